@@ -1,7 +1,8 @@
 //! Learns the map of a cluster.
 //!
-//! - **LEARN-1** Somebody has the turn to ask the nodes, for [`ROUND`] at most. A call that needs a map
-//!   goes on with further rounds until its own limit. So nobody waits behind the limit of another call.
+//! - **LEARN-1** A round asks the nodes, for [`ROUND`] at most, whatever the limit is of the call that has
+//!   begun it. There is one at a time. A call that needs a map goes on with further rounds until its own
+//!   limit. So nobody waits behind the limit of another call, and a short limit cuts no round short.
 //! - **LEARN-2** Each round that brings nothing new doubles the pause before the next one, up to
 //!   [`AGAIN`]. So a node that is down for long costs each process one round in 3 s. Calls that were sent
 //!   away, lists and checks wait for the first pause only. While there is no map, calls in the pause get the
@@ -14,6 +15,8 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use redis::{Pipeline, Value};
+use tokio::sync::OwnedMutexGuard;
+use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use super::address::Seeds;
@@ -69,7 +72,10 @@ impl Cluster {
     }
 
     /// Returns a map that was learned just now.
-    pub(super) async fn new_map(&self, limit: Limit) -> Result<Arc<SlotMap>, StoreError> {
+    pub(super) async fn new_map(
+        self: &Arc<Self>,
+        limit: Limit,
+    ) -> Result<Arc<SlotMap>, StoreError> {
         let map = self.map.lock().clone();
         match map {
             Some(map) if map.learned.elapsed() < PAUSE => Ok(map),
@@ -79,22 +85,29 @@ impl Cluster {
 
     /// Learns the map while the calls go on, since it may be wrong, if nobody does so already.
     pub(super) fn learn_later(self: &Arc<Self>, seen: &Arc<SlotMap>) {
-        if let Ok(mut pace) = Arc::clone(&self.turn).try_lock_owned()
+        if let Ok(pace) = Arc::clone(&self.turn).try_lock_owned()
             && pace.left(AGAIN).is_zero()
             && self.other(Some(seen)).is_none()
         {
-            let cluster = Arc::clone(self);
-            tokio::spawn(async move {
-                // Without an answer the old map is used on.
-                let _ = cluster.round(&mut pace, None, Limit::new(ROUND)).await;
-            });
+            // Without an answer the old map is used on.
+            drop(self.begin(pace, None));
         }
+    }
+
+    /// Begins a round, which ends by itself: others may wait for it, too.
+    fn begin(
+        self: &Arc<Self>,
+        mut pace: OwnedMutexGuard<Pace>,
+        first: Option<(String, u16)>,
+    ) -> JoinHandle<Result<Arc<SlotMap>, Unlearned>> {
+        let cluster = Arc::clone(self);
+        tokio::spawn(async move { cluster.round(&mut pace, first, Limit::new(ROUND)).await })
     }
 
     /// Learns the map, unless somebody has learned another one than this. Asks `first` first. If it is not
     /// urgent, and there is a map, it fails in the pause.
     pub(super) async fn learn(
-        &self,
+        self: &Arc<Self>,
         seen: Option<&Arc<SlotMap>>,
         first: Option<(String, u16)>,
         is_urgent: bool,
@@ -102,21 +115,20 @@ impl Cluster {
     ) -> Result<Arc<SlotMap>, StoreError> {
         let late = || StoreError::from(CallFault::late(&*self.server));
         loop {
-            let turn = timeout(limit.left(), self.turn.lock()).await;
-            let mut pace = turn.map_err(|_| late())?;
+            let turn = timeout(limit.left(), Arc::clone(&self.turn).lock_owned()).await;
+            let pace = turn.map_err(|_| late())?;
             if let Some(map) = self.other(seen) {
                 return Ok(map);
             }
             let pause = pace.left(if is_urgent { PAUSE } else { AGAIN });
             if pause.is_zero() {
-                let part = Limit::new(limit.left().min(ROUND));
-                match self.round(&mut pace, first.clone(), part).await {
+                let round = timeout(limit.left(), self.begin(pace, first.clone())).await;
+                match round.map_err(|_| late())?.map_err(|_| late())? {
                     Ok(map) => return Ok(map),
                     // Perhaps a node wakes up.
-                    Err(Unlearned::Late(_)) if seen.is_none() && !limit.is_near() => {}
+                    Err(Unlearned::Late(_)) if seen.is_none() && !limit.is_near() => continue,
                     Err(Unlearned::Late(error) | Unlearned::Ended(error)) => return Err(error),
                 }
-                continue;
             }
             match (&pace.failed, seen) {
                 (Some(error), None) => return Err(error.clone()),

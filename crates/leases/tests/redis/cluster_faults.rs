@@ -180,6 +180,19 @@ fn a_node_that_does_not_answer_once_is_asked_again() {
 }
 
 #[test]
+fn a_map_that_takes_longer_than_any_call_is_learned_all_the_same() {
+    let node = Says::new(1, ":1\r\n");
+    node.is_slow.store(true, SeqCst);
+    let store = store_at(&format!("redis-cluster://127.0.0.1:{}/", node.port));
+    let short = Duration::from_millis(100);
+    assert!(matches!(renew(&store, "x", short), Outcome::Failed(_)));
+    wait::until("the map is known", || {
+        renew(&store, "x", short) == Outcome::Renewed
+    });
+    assert_eq!(node.asked.load(SeqCst), 1);
+}
+
+#[test]
 fn a_node_that_is_down_for_long_is_not_looked_for_all_the_time() {
     let node = Says::new(1, ":1\r\n");
     *node.master.lock().unwrap() = (1, free_port());

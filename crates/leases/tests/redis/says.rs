@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Duration;
 
 /// A node that knows of one master with all slots. Ends with the process.
 pub(crate) struct Says {
@@ -17,6 +18,8 @@ pub(crate) struct Says {
     pub(crate) master: Arc<Mutex<(u64, u16)>>,
     /// Set if it tells nothing of the cluster any more.
     pub(crate) refuses: Arc<AtomicBool>,
+    /// Set if it takes longer to tell of the cluster: 400 ms.
+    pub(crate) is_slow: Arc<AtomicBool>,
 }
 
 impl Says {
@@ -35,16 +38,18 @@ impl Says {
             accepted: Arc::default(),
             master: Arc::new(Mutex::new((epoch, port))),
             refuses: Arc::default(),
+            is_slow: Arc::default(),
         };
         let answer = answer.replace(":own\r", &format!(":{port}\r"));
         let (asked, accepted) = (Arc::clone(&says.asked), Arc::clone(&says.accepted));
         let (master, refuses) = (Arc::clone(&says.master), Arc::clone(&says.refuses));
+        let is_slow = Arc::clone(&says.is_slow);
         thread::spawn(move || {
             for stream in listener.incoming() {
                 let mut stream = stream.unwrap();
                 let is_silent = accepted.fetch_add(1, SeqCst) < silent;
                 let (asked, master) = (Arc::clone(&asked), Arc::clone(&master));
-                let refuses = Arc::clone(&refuses);
+                let (refuses, is_slow) = (Arc::clone(&refuses), Arc::clone(&is_slow));
                 let answer = answer.clone();
                 thread::spawn(move || {
                     let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
@@ -53,6 +58,9 @@ impl Says {
                         let said = match &*line {
                             "NODES" | "SLOTS" if refuses.load(SeqCst) => "-ERR no\r\n".to_owned(),
                             "NODES" => {
+                                if is_slow.load(SeqCst) {
+                                    thread::sleep(Duration::from_millis(400));
+                                }
                                 let nodes = format!(
                                     "me :{port}@1 myself,master - 0 0 {epoch} connected 0-16383\n"
                                 );
