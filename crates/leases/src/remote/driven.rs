@@ -1,10 +1,10 @@
 //! The runtime of a store: its thread, and threads that drive it for a while.
 //!
-//! - **IO-1** The runtime is owned by the stack of its thread, by the store, which a forked copy leaks,
-//!   and for a moment by the stack of a thread that starts, polls or drives a call. The process does not
-//!   fork meanwhile on that thread, and a fork copies no other one. So a forked copy never drops a
-//!   runtime, which would take locks that another thread may have had, and would wait for threads that
-//!   are not there.
+//! - **IO-1** A forked copy never drops a runtime. The drop would take locks that another thread
+//!   held at the fork, and would wait for threads that the copy lacks. Three places own the
+//!   runtime: the stack of its thread, the store, and for a moment the stack of a thread that
+//!   starts, polls or drives a call. A copy leaks the store. Of the threads it has only the one
+//!   that forked, which does not fork while it owns the runtime.
 //! - **IO-2** The thread ends with the store, whatever its connections do.
 //! - **IO-3** A thread that waits for a call may drive the runtime meanwhile, as [`Turn`] says.
 
@@ -78,7 +78,7 @@ impl Driven {
         })
     }
 
-    /// Starts a task that may be late by [`LINGER`].
+    /// Starts a task that may be late by twice [`LINGER`] (TURN-2).
     pub(super) fn spawn_uncounted<T: Send + 'static>(
         &self,
         task: impl Future<Output = T> + Send + 'static,
@@ -132,8 +132,8 @@ impl Driver for Driven {
 impl Drop for Driven {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
-            // This may be a task of another runtime. And a lookup of a name may hang for longer than
-            // the store lives (IO-2).
+            // A plain drop waits. It would panic within a task of another runtime, and a lookup of
+            // a host name may hang for longer than the store lives (IO-2).
             runtime.shutdown_background();
         }
     }

@@ -22,7 +22,7 @@ enum Runs {
 /// How soon a task has to run.
 #[derive(Clone, Copy)]
 enum Haste {
-    /// A thread or a task waits for it, and says so in its first poll.
+    /// A thread or a task waits for it. The first poll that is pending makes a thread drive.
     Awaited,
     AtOnce,
     /// It may be late by some milliseconds.
@@ -51,8 +51,8 @@ impl Io {
         self.spawn(task, Haste::AtOnce).map(|(task, _)| task)
     }
 
-    /// Starts a task that may be late by some milliseconds. While it runs, threads that wait for calls
-    /// can drive. Otherwise as [`start`](Self::start).
+    /// Starts a task that may be late by twice `LINGER`. Threads that wait for calls can drive
+    /// while it runs. Otherwise as [`start`](Self::start).
     ///
     /// # Errors
     ///

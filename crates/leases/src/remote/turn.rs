@@ -4,16 +4,18 @@
 //! hand-overs: to the keeper, and back. A thread that makes one call after the other saves both if it
 //! drives itself while it waits. Several threads would only take the runtime out of each other's hands.
 //!
-//! - **TURN-1** The runtime is lent to one thread at a time, only while the keeper does not drive, and only
-//!   while at most one task counts. So the thread gets the runtime at once, and no limit of its call
-//!   hangs on the keeper. After [`ALONE`] calls in a row that were alone the keeper steps aside, when
-//!   the last of them has ended.
-//! - **TURN-2** Whoever drives runs every task. The keeper drives again at once when the runtime is given
-//!   back with tasks, and when a task begins that no thread drives. It drives again within twice
-//!   [`LINGER`] after the last call in any case, so that nothing else is noticed later than that: a
-//!   connection that was closed, or something that was dropped.
-//! - **TURN-3** All of it is decided under one lock. Nobody drives, rings or parks under it. The keeper
-//!   sleeps without a limit only while the runtime is lent, and is then unparked when it is given back.
+//! - **TURN-1** The runtime is lent to one thread at a time, only while the keeper does not drive,
+//!   and only while at most one counted task runs. Tasks that may be late are not counted. So the
+//!   thread gets the runtime at once, and its call ends at its limit even if the keeper is slow.
+//!   The keeper steps aside after [`ALONE`] pending polls in a row, each of a call that is alone,
+//!   as soon as no counted task is left.
+//! - **TURN-2** The thread that drives runs every task. The keeper drives again at once when the
+//!   runtime is given back with counted tasks, and when a task begins that no thread drives. In any
+//!   case it drives again within twice [`LINGER`] after the last call. So other events, such as a
+//!   closed connection or a dropped value, are noticed by then.
+//! - **TURN-3** All decisions are made under one lock. No thread drives, rings or parks while it
+//!   holds this lock. The keeper sleeps without a limit only while the runtime is lent. It is
+//!   unparked when the runtime is given back.
 
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -64,15 +66,15 @@ struct TurnState {
     keeper: KeeperState,
     /// Whether a thread drives in the place of the keeper.
     is_lent: bool,
-    /// Whether it was lent since the last nap began.
+    /// Whether it was lent, or the keeper stepped aside, since the last [`next`](Turn::next).
     was_lent: bool,
     /// Whether the keeper has to drive now.
     is_wanted: bool,
-    /// Tasks that have begun and not ended, but those that can wait for [`LINGER`].
+    /// Counted tasks that have begun and not ended.
     tasks: usize,
-    /// How many more polls in a row have to be those of a call that is alone.
+    /// The number of further pending polls of a lone call before the keeper steps aside.
     left: u32,
-    /// Whether the keeper, which drives, stops when no task counts.
+    /// Whether the keeper, which drives, stops as soon as no counted task is left.
     steps_aside: bool,
     has_ended: bool,
 }

@@ -16,9 +16,9 @@ const OFFSETS: &str = "/proc/self/timens_offsets";
 /// The clock that leases end by.
 #[derive(Debug)]
 pub(super) struct MachineClock {
-    /// `None` if the platform has none that processes share. Then it is the wall clock.
+    /// `None` if the platform has no such clock that processes share. Then the wall clock is used.
     since_boot: Option<Clock>,
-    /// Which boot its times belong to. The wall clock has one name for all of them.
+    /// The name of the boot that the times belong to. With the wall clock it is always the same.
     pub(super) boot: String,
 }
 

@@ -18,8 +18,8 @@ use crate::sync::{ForkOrigin, SQLITE, thread};
 /// The version of the tables that this version of the crate makes and knows.
 const VERSION: i64 = 1;
 
-/// By how much the tokens of a boot are greater than those that the file has from the boot before.
-/// That boot may have granted more, which was not on the disk when the machine lost its power.
+/// The first opening of a boot adds this to the last token in the file. The boot before may have
+/// granted further tokens that were not on the disk when the machine lost its power.
 const TOKENS_OF_A_BOOT: i64 = 1 << 32;
 
 /// How long an opening waits for the lock of the file.
@@ -42,8 +42,8 @@ pub(super) struct File {
 }
 
 impl File {
-    /// Opens a file, and makes it and its tables if they are not there. With `only_existing` that is
-    /// an error.
+    /// Opens a file. Creates the file and its tables if they are missing, or fails if
+    /// `only_existing`.
     pub(super) fn open(path: &Path, only_existing: bool) -> Result<Self, StoreError> {
         if SQLITE.get_or_init(ForkOrigin::here).is_elsewhere() {
             return Err(StoreError::Forked);
@@ -60,8 +60,9 @@ impl File {
         })
     }
 
-    /// Carries out a transaction, at a time in microseconds that is read when it has its snapshot.
-    /// If it is `Immediate`, it is the only one that writes, and waits for others until the limit.
+    /// Runs `work` in a transaction. Its second argument is the time in microseconds, which is read
+    /// after the snapshot is taken. An `Immediate` transaction is the only one that writes. It
+    /// waits for other writers until the limit.
     pub(super) fn transaction<T>(
         &self,
         behavior: TransactionBehavior,
@@ -86,12 +87,12 @@ impl File {
             }
             let answer = work(&transaction, self.clock.now())?;
             let token = self.clock.last_token(&transaction)?;
-            // A commit also copies the log to the file at times. One that others do not use any more
-            // would destroy it.
+            // A commit may copy the log to the file. A log that other processes do not use any more
+            // would destroy the file.
             open.is_in_place()?;
             transaction.commit()?;
             open.token = token;
-            // Else it lies in a file that nobody else reads.
+            // Otherwise the commit is in a file that no other process reads.
             open.is_in_place()?;
             Ok(answer)
         });
@@ -187,12 +188,12 @@ fn set_up(db: &Connection, clock: &MachineClock, only_existing: bool) -> Result<
         let why = "this process may not write to the file";
         return Err(StoreError::Refused(why.to_owned()).into());
     }
-    // Before anything of a file of somebody else's is changed.
+    // This check comes first, so that a file without leases is not changed.
     if only_existing && !has_tables(db)? {
         let why = "the file has no tables of leases: is it the right file?";
         return Err(StoreError::Refused(why.to_owned()).into());
     }
-    // What a boot begins with is flushed.
+    // Flushes the commit below, which has the new last token at the first opening of a boot.
     db.execute_batch("pragma synchronous = full")?;
     let mode: String = db.query_row("pragma journal_mode = wal", (), |row| row.get(0))?;
     if mode != "wal" {
@@ -251,7 +252,7 @@ fn check_version(version: i64, oldest_ok: i64) -> Result<(), StoreError> {
     }
 }
 
-/// Repeats what another connection is in the way of, until the limit.
+/// Repeats `work` until no other connection blocks it, or until the limit.
 fn retry<T>(limit: Limit, mut work: impl FnMut() -> Result<T, Failure>) -> Result<T, StoreError> {
     let mut attempt = 0;
     loop {

@@ -50,54 +50,60 @@ const LONGEST_LOOK: Duration = Duration::from_millis(100);
 ///
 /// # Clock and boots
 ///
-/// On Linux and Android leases are counted by [`Clock::boottime`](tourbillon::Clock::boottime), which
-/// all processes of a machine read, and which nobody can set. The file names the boot of the machine.
-/// After a reboot no holder is left, so all leases are over at once, and the tokens go on growing. All
-/// processes need the same `/proc/sys/kernel/random/boot_id` and the same time namespace, as containers
-/// of Docker or Podman have on one machine. Another time namespace counts as another boot.
+/// On Linux and Android leases end by [`Clock::boottime`](tourbillon::Clock::boottime). All
+/// processes of a machine read this clock, and nobody can set it. The file names the boot of the
+/// machine. After a reboot no holder is left, so all leases end at once, and tokens go on growing.
+/// All processes must have the same `/proc/sys/kernel/random/boot_id` and the same time namespace.
+/// Containers of Docker or Podman on one machine have them. Another time namespace counts as
+/// another boot.
 ///
-/// A program with another boot can't be told from a reboot. **[`open`](Self::open) takes the file over,
-/// and ends all leases.** Holders on the other side count on theirs until their next call, which fails. So
-/// never share a file between machines, or with a container that has a boot of its own, such as those of
-/// systemd-nspawn or LXC. [`open_existing`](Self::open_existing) takes nothing over. It is refused.
+/// A store can't distinguish a reboot from a program that runs with another boot. **In both cases
+/// [`open`](Self::open) takes the file over, and ends all leases.** Holders with the other boot
+/// rely on their leases until their next call, which fails. So never share a file between machines,
+/// or with a container that has a boot of its own, such as those of systemd-nspawn or LXC.
+/// [`open_existing`](Self::open_existing) takes no file over. It fails instead.
 ///
-/// On other platforms leases are counted by the wall clock, and outlast a reboot. If it is set forward,
-/// leases end early. If it is set back, they last longer.
+/// On other platforms leases end by the wall clock, and outlast a reboot. If the wall clock is set
+/// forward, leases end early. If it is set back, they last longer.
 ///
 /// # Where the file may lie
 ///
-/// On a disk of this machine. **A network file system is not supported**: there the locks of SQLite do
-/// not work between machines, and each machine has a boot of its own. `:memory:` is refused, since
-/// [`MemoryStore`](crate::MemoryStore) does that better.
+/// The file must lie on a disk of this machine. **A network file system is not supported**: the
+/// locks of SQLite do not work between machines there, and each machine has a boot of its own.
+/// `:memory:` is refused: use [`MemoryStore`](crate::MemoryStore).
 ///
-/// If the file, or the `-wal` or `-shm` beside it, is removed or replaced while processes use it, all of
-/// their calls fail until it is put back or they start anew. A process that finds no file makes a new
-/// one and grants at once. So do not remove the file while another process holds locks.
+/// If the file, its `-wal` or its `-shm` is removed or replaced while processes use it, all calls
+/// of these processes fail. They fail until the same file is put back, or the processes are
+/// restarted. A process that opens a store and finds no file creates one, and grants at once. So do
+/// not remove the file while another process holds locks.
 ///
-/// **One file has one name.** SQLite keeps the log beside the name by which the file was opened. A file with
-/// a hard link is refused. A single file that is mounted into a container can't be noticed: mount its
-/// folder. Symbolic links are followed.
+/// **Give the file one name.** SQLite derives the path of the log from the path of the file. So
+/// processes that use two names of one file have two logs, and may destroy the file. A file with a
+/// hard link is refused. The store can't detect a single file that is mounted into a container, so
+/// mount its folder. Symbolic links are followed.
 ///
-/// The file has a write-ahead log. Commits of leases survive a crash of a process. Where the boot is known
-/// they are not flushed to the disk one by one, since a crash of the machine ends all leases. By the wall
-/// clock each commit is flushed.
+/// The file has a write-ahead log. Commits survive a crash of the process. On Linux and Android
+/// they are not flushed to the disk one by one, since a crash of the machine ends all leases. On
+/// other platforms each commit is flushed.
 ///
 /// # Backups
 ///
 /// Copy the file by `vacuum into 'copy.db'`, or by `.backup` of the program `sqlite3`, which is a process of
 /// its own. **In a process that has a store, never open the file, its `-wal` or its `-shm` yourself**, such as
 /// by [`File::open`](std::fs::File::open) or [`copy`](std::fs::copy). On Unix closing such a file cancels the
-/// locks that SQLite has on it, and two processes may write at once. A connection of the same SQLite is fine.
+/// locks that SQLite has on it, and two processes may write at once. Connections that the same
+/// SQLite library opens do no harm.
 ///
-/// Never write a copy over a file that is in use. A process that has seen a greater token than the file now
-/// has refuses all calls, but one that has seen none goes on, and tokens go back. Stop all programs first.
-/// Then this statement, in the copy, makes the next opening end all leases and go on with greater tokens:
-/// `update tourbillon_lease_state set boot = 'restored'`.
+/// Never write a copy over a file that is in use. A process that has seen a greater token than that
+/// of the copy refuses all calls. Another process goes on, and may grant tokens that were granted
+/// before. To restore a copy, stop all programs, and run this statement in the copy:
+/// `update tourbillon_lease_state set boot = 'restored'`. The next opening then ends all leases,
+/// and goes on with greater tokens.
 ///
 /// # Exact fencing
 ///
-/// A lease may end while its holder writes. If the holder writes to the same file, a condition closes
-/// that gap. It is asked within the transaction that writes:
+/// A lease may end while its holder writes. If the holder writes to the same file, a `select` in
+/// the transaction that writes closes this gap:
 ///
 /// ```sql
 /// begin immediate;
@@ -119,43 +125,46 @@ const LONGEST_LOOK: Duration = Duration::from_millis(100);
 ///
 /// | column | what |
 /// |---|---|
-/// | `owner` | who holds it: the [`instance`](crate::LeasesBuilder::instance), random digits, the process, and the number of the holding. It is for people, and proves nothing. With ` (released)` behind it: nobody, but the name [stays locked](crate::Acquisition::at_least). Null: nobody, but the name is reserved for `waiter` |
+/// | `owner` | who holds it: the [`instance`](crate::LeasesBuilder::instance), random digits, the process, and the number of the holding. It is for people, and proves nothing. If it ends with ` (released)`, nobody holds the name, but the name [stays locked](crate::Acquisition::at_least). If it is null, nobody holds the name, but the name is reserved for `waiter` |
 /// | `secret` | a text by which the holder proves that it holds the name. No call of a store shows it. Everybody who may read the file sees it |
 /// | `token` | the token of the grant |
 /// | `ends` | when the lease ends unless it is renewed |
 /// | `holds`, `data` | how many guards held it at the last renewal, and what the holder [says about itself](crate::LeasesBuilder::holder_data) |
-/// | `waiter`, `since` | the store whose caller has waited longest; if that wait was 20 ms or more at the release, no other store gets the name for another 25 to 75 ms |
+/// | `waiter`, `since` | the store whose caller has waited longest, and since when. If this caller had waited for 20 ms or more at the release, the name is reserved for its store for 25 to 75 ms |
 /// | `ticket`, `detached`, `terms` | after a [detach](crate::LeaseGuard::detach): the secret of the ticket until it is used, the length of the lease once it is resumed, and the options of the lock |
 ///
 /// This statement takes a lock from its holder, who notices that at its next renewal:
-/// `delete from tourbillon_lease where name = 'report'`. Leave `tourbillon_lease_state` alone, which has
-/// the last token, but after a [restore](Self#backups).
+/// `delete from tourbillon_lease where name = 'report'`. Do not change `tourbillon_lease_state`,
+/// which has the last token, except to [restore](Self#backups) a copy.
 ///
 /// # Waiting
 ///
-/// A release wakes the callers of the same store and its clones. No store hears of the releases of others.
-/// So a waiting caller asks again every 10 ms, and after a long wait every 50 ms, whatever
-/// [`poll`](crate::LeasesBuilder::poll) says. From the second time on it only reads while the name is held.
-/// It writes if its wait is to be noted: if it has waited longer than the one that is noted.
+/// A release wakes the waiting callers of the same store and its clones. Other stores are not
+/// notified. So a waiting caller asks again every 10 ms at first, and every 50 ms after a long
+/// wait. A longer [`poll`](crate::LeasesBuilder::poll) does not change that.
+///
+/// An attempt that comes 10 ms or more after the first one only reads, while the name is held. It
+/// writes if the file has no note of a waiting caller, or of one that has waited for less time.
 ///
 /// # Limits and errors
 ///
-/// One transaction writes at a time, of all programs that use the file. A call waits for others until its
-/// limit. The calls block, so awaited ones run on threads of the store, as in a
+/// Of all programs that use the file, only one can write at a time. A call waits for the others
+/// until its limit. Calls block, so an awaited call runs on a thread of the store, as in a
 /// [`BlockingStore`].
 ///
-/// - [`StoreError::Unavailable`]: another program holds the lock of the file, the disk is full or fails,
-///   or the file was removed or replaced. A caller that waits goes on waiting.
-/// - [`StoreError::Refused`]: the process may not write to the file, which is no database, is corrupt, has
-///   tables that need a newer version of this crate, is used on another machine, has a hard link when it is
-///   opened, or was written over by an older copy.
+/// - [`StoreError::Unavailable`]: another program holds the lock of the file, the disk is full or
+///   fails, or the file was removed or replaced. A waiting caller goes on waiting.
+/// - [`StoreError::Refused`]: the process has no right to write to the file. Or the file is no
+///   database, is corrupt, has tables that need a newer version of this crate, is also used with
+///   another boot, had a hard link when it was opened, or was overwritten with an older copy.
 ///
 /// # Forks
 ///
 /// A store belongs to the process that created it. In a forked copy each call fails with
-/// [`StoreError::Forked`] at once. A copy can open no store either if its original had opened one, or durable
-/// timers in a SQLite file, because SQLite would count on locks that the copy does not have. Nor open one
-/// in a copy whose original has used SQLite by other means. Fork first, or start another program.
+/// [`StoreError::Forked`] at once. If the original had opened a store, or durable timers in a
+/// SQLite file, the copy can't open a store either: SQLite would rely on locks that the copy does
+/// not have. The store can't detect other uses of SQLite. If the original has used SQLite by other
+/// means, do not open a store in the copy. Fork first, or start another program.
 ///
 /// Clones share one store.
 #[derive(Clone)]
@@ -170,17 +179,17 @@ struct SqliteLeases {
 }
 
 impl SqliteStore {
-    /// Opens a file. It makes the file and the tables of the leases if they are not there.
+    /// Opens a file, and creates the file and the tables of the leases if they are missing.
     ///
-    /// Its folder must be there. A path that is not absolute begins at the current folder of this
-    /// moment.
+    /// The folder of the file must exist. A relative path begins at the folder that is current now,
+    /// also if the process changes its folder later.
     ///
     /// # Errors
     ///
-    /// - [`StoreError::Refused`]: the path is empty, `:memory:` or a URI, or its folder is missing; or as
-    ///   calls are [refused](Self#limits-and-errors).
-    /// - [`StoreError::Unavailable`]: others have held the lock of the file for five seconds, or the
-    ///   file can't be opened, or the disk is full.
+    /// - [`StoreError::Refused`]: the path is empty, `:memory:` or a URI, or its folder is missing.
+    ///   Calls are refused for [other reasons](Self#limits-and-errors), which also hold here.
+    /// - [`StoreError::Unavailable`]: other programs have held the lock of the file for five
+    ///   seconds, the file can't be opened, or the disk is full.
     /// - [`StoreError::Forked`]: the process is a copy of one that has opened a store, or durable timers
     ///   in a SQLite file.
     ///
@@ -191,13 +200,14 @@ impl SqliteStore {
         Self::new(path.as_ref(), false)
     }
 
-    /// Opens a file that has the tables of leases already: for tools, which should not make a file
-    /// where the path is wrong.
+    /// Opens a file only if it has the tables of leases already. A tool uses this, so that a wrong
+    /// path creates no file.
     ///
     /// # Errors
     ///
-    /// As [`open`](Self::open), and [`StoreError::Refused`] if there is no such file, if it has no tables
-    /// of leases, or if they are of [another boot](Self#clock-and-boots). Then nothing is changed.
+    /// As [`open`](Self::open). Also [`StoreError::Refused`] if there is no such file, if it has no
+    /// tables of leases, or if its leases are of [another boot](Self#clock-and-boots). Then no
+    /// lease is changed.
     ///
     /// # Blocking
     ///

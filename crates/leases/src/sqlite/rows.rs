@@ -10,11 +10,11 @@ use crate::store::{
     Released, Renewal, Resume, Resumed,
 };
 
-/// So many grants make one look for rows whose lease has run out and whose name nobody asks for.
+/// Each grant whose token is a multiple of this number deletes all rows whose lease has run out.
 const SWEEP: i64 = 1_024;
 
-/// A wait that began less than this before the one that is noted is not written. The difference may come
-/// from reading the clock twice.
+/// A wait replaces the noted one only if it began at least this many microseconds earlier. A
+/// smaller difference may come from reading the clock twice.
 const SAME_WAIT: i64 = 5_000;
 
 /// The shortest time in which a waiting caller asks again.
@@ -106,8 +106,8 @@ impl Rows<'_> {
         })
     }
 
-    /// Returns how long a name is held or reserved for others than the claim, and since when it waits if
-    /// that is to be noted.
+    /// Returns `None` if the claim can get the name. Otherwise returns how long the name is held or
+    /// reserved, and when the wait of the claim began if that has to be noted.
     fn taken(&self, claim: &Claim<'_>) -> Result<Option<(Duration, Option<i64>)>> {
         let asked = "select ends, owner is null, waiter is ?2, since from tourbillon_lease
             where name = ?1 and ends > ?3 and secret is not ?4";

@@ -5,9 +5,8 @@
 //! inside of the poll has another waker.
 //!
 //! - **HERE-1** While a thread waits for an answer, it may drive the connection on which the answer
-//!   comes. Without that two other hand-overs between threads stand in the way of each call. The
-//!   polled future names what the thread could drive. Only a thread whose limits are of a clock
-//!   that goes on by itself drives.
+//!   comes. This saves two hand-overs between threads for each call. The polled future offers what
+//!   the thread can drive. A thread whose limits go by a manual clock does not drive.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -60,7 +59,8 @@ pub(crate) trait Driver {
     fn wants(&self);
 }
 
-/// What the future of a wait offers its thread to drive. If the thread does not, somebody else has to.
+/// What a future offers to the thread that waits for it. If the thread does not drive it, the drop
+/// of the offer makes another thread drive.
 struct Offer(Option<Arc<dyn Driver>>);
 
 impl Offer {
@@ -96,8 +96,8 @@ thread_local! {
     static OFFER: Cell<Option<Arc<dyn Driver>>> = const { Cell::new(None) };
 }
 
-/// Replaces the offer of the innermost wait. In the destructor of a thread-local there may be no place
-/// for it any more, and then it comes back.
+/// Replaces the offer of the innermost wait, and returns the one before. In the destructor of a
+/// thread-local, `OFFER` may be destroyed already. Then the new offer is returned.
 fn replace_offer(mut driver: Option<Arc<dyn Driver>>) -> Option<Arc<dyn Driver>> {
     match OFFER.try_with(|cell| cell.replace(driver.take())) {
         Ok(before) => before,
