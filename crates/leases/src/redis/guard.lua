@@ -42,8 +42,7 @@ end
 -- cluster, or nil.
 --
 -- The marker is the text "RUN END WHY LONGEST", with " EPOCH" behind it once one is known, and in a cluster
--- " NEW" and perhaps " OLD OLDEND" behind that. RUN is the id of
--- the server's run. END is the time until which nothing is granted, or 0 when that time has passed. WHY
+-- " NEW" and perhaps " OLD OLDEND" behind that. RUN is the id of the server's run. END is the time until which nothing is granted, or 0 when that time has passed. WHY
 -- is the reason. A marker of this run with END 0 says that this server has lost nothing since that time;
 -- it needs no clock. LONGEST is the greatest longest lease of all stores that have asked for a lock, in
 -- us. A store with a smaller one would wait for too short a time after a loss, when nothing tells it of
@@ -51,7 +50,8 @@ end
 -- last loss was waited out for the smaller one, so it waits for the difference, if it waits for losses
 -- at all.
 --
--- EPOCH is the number of the last failover. A greater one says that there was another failover since, which may have lost what was not replicated yet. So does another run of a server that Sentinels watch:
+-- EPOCH is the number of the last failover. A greater one says that there was another failover since,
+-- which may have lost what was not replicated yet. So does another run of a server that Sentinels watch:
 -- the uptime of a replica that was promoted excuses nothing, and Sentinels that were set up anew count
 -- from 0 again. A smaller number says that the connection is from before the last failover, so that
 -- its server may not be the master.
