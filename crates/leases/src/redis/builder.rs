@@ -181,7 +181,7 @@ impl RedisStoreBuilder {
     ///
     /// To make the value greater while processes run: start all of them anew with this option, then
     /// with the option and the greater value, then without the option. Do not let the server lose its
-    /// data meanwhile. To make it smaller, stop all processes, delete the keys
+    /// data meanwhile, and move no slots of a cluster: each node knows the values of its own callers. To make it smaller, stop all processes, delete the keys
     /// `PREFIX:{..}:marker` from the server, and start them with the smaller value.
     pub fn longest_lease_changes(mut self) -> Self {
         self.longest_lease_changes = true;

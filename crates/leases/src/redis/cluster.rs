@@ -30,6 +30,7 @@ use tokio::sync::Mutex as Turn;
 use tokio::time::sleep;
 use tourbillon::Clock;
 
+use super::errors::is_down;
 use super::keys::{Keys, slot_of};
 use super::scripts::{Call, Spot, Standing};
 use super::server::Server;
@@ -303,7 +304,11 @@ impl Elsewhere {
             "MOVED" => Some(Elsewhere::Moved(address(details, host))),
             "ASK" => address(details, host).map(Elsewhere::Asks),
             // The words of all versions for a key of a script.
-            _ if details.contains("attempted to access a non local key") => Some(Elsewhere::Marker),
+            _ if details.contains("attempted to access a non local key")
+                || details.contains("attempted to access a slot not served") =>
+            {
+                Some(Elsewhere::Marker)
+            }
             _ => None,
         }
     }
@@ -312,5 +317,6 @@ impl Elsewhere {
 /// Whether a node does not serve its slots any more, or not yet.
 fn shows_change(answer: &Result<Value, StoreError>) -> bool {
     matches!(answer, Ok(Value::ServerError(error))
-        if ["CLUSTERDOWN", "READONLY", "MASTERDOWN"].contains(&error.code()))
+        if ["CLUSTERDOWN", "READONLY", "MASTERDOWN"].contains(&error.code())
+            || error.details().is_some_and(is_down))
 }

@@ -178,6 +178,11 @@ pub(super) fn is_cross_slot(error: &ServerError) -> bool {
                 .any(|word| words.contains(word))
 }
 
+/// Whether a script has found its cluster down. The error of the script has a code of its own.
+pub(super) fn is_down(details: &str) -> bool {
+    details.contains("while the cluster is down")
+}
+
 /// Returns whether an error may pass by itself.
 fn may_pass(code: &str, details: &str) -> bool {
     if PASSING.contains(&code) {
@@ -187,6 +192,7 @@ fn may_pass(code: &str, details: &str) -> bool {
     // describe their own errors in words.
     code == "ERR"
         && (details.contains("max number of clients reached")
+            || is_down(details)
             || details.contains("timed out")
             || details
                 .split(|c: char| !c.is_ascii_uppercase())
@@ -258,6 +264,8 @@ mod tests {
             assert!(!may_pass(code, "the rest of the line"), "{code}");
         }
         assert!(may_pass("ERR", "max number of clients reached"));
+        let in_a_script = "Script attempted to execute a command while the cluster is down";
+        assert!(may_pass("ERR", in_a_script));
         assert!(may_pass(
             "ERR",
             "Error running script (call to f_1): @user_script:9: -READONLY You can't write"

@@ -7,7 +7,7 @@ local LATER = 10000000
 -- Returns the ranges of slots that this node serves, as "0-5460,7000-7000". Slots that are on their way
 -- are not among them.
 local function own_slots()
-  local own = string.match(redis.call('CLUSTER', 'NODES'), ' %S*myself%S* %S+ %S+ %S+ %S+ %S+([^\n]*)') or ''
+  local own = string.match(redis.call('CLUSTER', 'NODES'), ' myself,%S* %S+ %S+ %S+ %S+ %S+([^\n]*)') or ''
   local ranges = {}
   for word in string.gmatch(own, '%S+') do
     if string.match(word, '^%d+$') then word = word .. '-' .. word end
@@ -42,8 +42,8 @@ end
 -- cluster, or nil.
 --
 -- The marker is the text "RUN END WHY LONGEST", with " EPOCH" behind it once one is known, and in a cluster
--- " NEW" and perhaps " OLD OLDEND" behind that. RUN is the id of the server's run. END is the time until which nothing is granted, or 0 when that time has passed. WHY
--- is the reason. A marker of this run with END 0 says that this server has lost nothing since that time;
+-- " NEW" and perhaps " OLD OLDEND" behind that. RUN is the id of the server's run. END is the time until
+-- which nothing is granted, or 0 when that time has passed. WHY is the reason. A marker of this run with END 0 says that this server has lost nothing since that time;
 -- it needs no clock. LONGEST is the greatest longest lease of all stores that have asked for a lock, in
 -- us. A store with a smaller one would wait for too short a time after a loss, when nothing tells it of
 -- the others. So it is granted nothing: {3, LONGEST}. A store with a greater one `raises` LONGEST. The
@@ -59,10 +59,10 @@ end
 -- In a cluster a slot may also come from a node that has lost its data. EPOCH does not show that: a node
 -- that has the greatest one already keeps it. So NEW has the slots that the node served when the wait
 -- until END began, and OLD those of an earlier wait, which ends at OLDEND. A name waits for the end of OLD
--- if its slot is there, else for that of NEW. If it is in neither, its slot has come since: what is NEW
--- becomes OLD, unless both waits go on, and all slots that the node serves by now are NEW, with a wait of
--- their own. So a slot that comes prolongs at most the wait of those that came shortly before. Slots that went
--- are forgotten. One that comes back raises EPOCH, since each move gives its target the greatest one if it has
+-- if its slot is there, else for that of NEW. If it is in neither, its slot has come since. Then what is NEW
+-- becomes OLD, and all slots that the node serves by now are NEW, with a wait of their own. If NEW still
+-- waits and OLD is taken, that begins when NEW has waited. So a slot that comes waits for two terms at most, and
+-- prolongs the wait of no other one. Slots that went are forgotten. One that comes back raises EPOCH, since each move gives its target the greatest one if it has
 -- a smaller one: first the other node, then this one. (Slots that are given by hand, with ADDSLOTS and without
 -- BUMPEPOCH, do not. And a store whose map is up to 6 s old tells of the EPOCH before: so much time should
 -- be between going and coming back.) Whatever else is waited for concerns all slots, and OLD is empty.
@@ -105,7 +105,7 @@ local function guard(marker, longest, starts_empty, time, own, raises, epoch, sl
   if not WHY[why] then
     -- There is no valid marker: data were lost at an unknown time, perhaps just now.
     rest, why = longest + later, 'empty'
-    new, old = slot and own_slots(), ''
+    new, old, is_old = slot and own_slots() or '', '', false
     if starts_empty then
       rest = 0
     elseif string.match(redis.call('INFO', 'stats'), 'evicted_keys:[1-9]') then
@@ -121,11 +121,13 @@ local function guard(marker, longest, starts_empty, time, own, raises, epoch, sl
     end
     -- No wait has to be longer than that. More is left if the clock was set back.
     rest = math.max(0, math.min(its_end - now, longest + later))
-    if watched and (of ~= run or last >= 0 and epoch > last) then
+    if watched and (of ~= (run or '0') or last >= 0 and epoch > last) then
       rest, why = longest + later, 'restarted'
-      new, old, is_old = slot and own_slots(), '', false
+      new, old, is_old = slot and own_slots() or '', '', false
     elseif came then
-      if rest == 0 or old == '' then old, old_ends = new, rest > 0 and its_end or 0 end
+      -- Two waits go on. This one begins when that of NEW is over.
+      if rest > 0 and old ~= '' then return {2, rest + longest + later, WHY.restarted} end
+      old, old_ends = new, rest > 0 and its_end or 0
       new = own_slots()
       if not has(new, slot) then return {err = 'TRYAGAIN the slot of the name is on its way to this node'} end
       rest, why = longest + later, 'restarted'
@@ -140,8 +142,9 @@ local function guard(marker, longest, starts_empty, time, own, raises, epoch, sl
   if not is_old and rest == 0 then old = '' end
   local written = string.format('%s %.0f %s %.0f', run or '0', ends, why, longest)
   if epoch >= 0 then written = string.format('%s %.0f', written, epoch) end
-  if slot then written = written .. ' ' .. new end
-  if old ~= '' then written = string.format('%s %s %.0f', written, old, old_ends) end
+  -- A caller that knows no slots, such as one behind a proxy, keeps what is there.
+  if slot or new ~= '' then written = written .. ' ' .. new end
+  if new ~= '' and old ~= '' then written = string.format('%s %s %.0f', written, old, old_ends) end
   if written ~= found then redis.call('SET', marker, written) end
   if rest == 0 then return nil end
   return {2, rest, WHY[why]}

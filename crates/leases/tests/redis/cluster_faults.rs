@@ -60,9 +60,13 @@ fn what_a_slot_lost_before_it_came_is_waited_for_although_the_epoch_stays() {
     wait::until("some of the wait is over", || {
         waits(&store, &held[0]) < left - Duration::from_secs(2)
     });
+    // A call that knows no slots keeps what the marker has of them.
+    assert_eq!(store.check(LIMIT), Ok(()));
     granted(&store, &own[2]);
     lose_and_move(&held[1], &nodes[0], &nodes[2]);
     assert!(waits(&store, &held[1]) > left - Duration::from_secs(1));
+    // Nor does the one before.
+    assert!(waits(&store, &held[0]) < left - Duration::from_secs(2));
     granted(&store, &own[3]);
     for name in &held {
         wait::until("it is granted", || acquire(&store, name, LIMIT).is_ok());
