@@ -155,7 +155,11 @@ fn take_over(server: &str) {
     assert_eq!(numbers(&out), [4, 3, 0], "{out}");
     assert_eq!(out.matches("is killed, by SIGKILL").count(), 3, "{out}");
 
-    let (code, out, err) = run("--rounds 1 --sabotage");
+    // On a machine that stands still a lease of half a second is lost, and the program waits in vain for
+    // its renewal.
+    let mut tries = (0..3).map(|_| run("--rounds 1 --sabotage"));
+    let found = tries.find(|(_, _, err)| !err.contains("waited for a renewal"));
+    let (code, out, err) = found.expect("three tries in a row lost their leases");
     assert_eq!((code, &*err), (Some(1), ""), "{out}");
     assert!(matches!(numbers(&out), [1, 1, n] if n >= 1), "{out}");
 }
