@@ -106,7 +106,7 @@ pub(super) struct Call {
     node: Option<Arc<str>>,
 }
 
-/// What has data of its own.
+/// A part of the servers that has data, and a marker, of its own.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Spot {
     /// The destination of this marker.

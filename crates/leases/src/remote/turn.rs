@@ -53,7 +53,7 @@ pub(crate) enum Next {
     End,
 }
 
-/// Who drives a runtime.
+/// Decides which thread drives a runtime.
 pub(crate) struct Turn {
     state: Mutex<TurnState>,
     /// Rings for the keeper while it drives.

@@ -64,7 +64,7 @@ impl MachineClock {
         })
     }
 
-    /// Whether the times of two boots are told apart.
+    /// Returns whether the clock tells the boots of the machine apart.
     pub(super) fn tells_boots(&self) -> bool {
         self.since_boot.is_some()
     }

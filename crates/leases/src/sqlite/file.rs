@@ -315,7 +315,7 @@ struct Files {
     has_links: bool,
 }
 
-/// What is there now.
+/// Returns the identities of the file, its log and its index as they are now.
 fn files(path: &Path, target: &Path) -> Files {
     let files = [(path, ""), (target, "-wal"), (target, "-shm")].map(|(path, end)| {
         let mut name = path.as_os_str().to_owned();

@@ -12,8 +12,8 @@ use crate::calls::Calls;
 
 use crate::cluster::{cluster, node};
 use crate::cluster_url::{
-    LATER, LEASE, LIMIT, Move, Woken, acquire, granted, id, names_of, release, renew, store_at,
-    unavailable, url,
+    LATER, LEASE, LIMIT, Move, Woken, acquire, cluster_with_an_empty_node, granted, names_of,
+    release, renew, store_at, unavailable, url,
 };
 use crate::says::Says;
 
@@ -303,13 +303,7 @@ fn who_waits_hears_of_releases_soon_although_a_node_hangs_or_leaves() {
 #[test]
 #[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn slots_of_nobody_are_reported_and_nodes_without_a_marker_are_listed() {
-    let nodes = cluster();
-    let empty = node();
-    let port = empty.port().to_string();
-    nodes[0].cli(&["CLUSTER", "MEET", "127.0.0.1", &port]);
-    empty.until(&["CLUSTER", "INFO"], "cluster_known_nodes:4");
-    empty.until(&["CLUSTER", "INFO"], "cluster_state:ok");
-    nodes[0].until(&["CLUSTER", "NODES"], &id(&empty));
+    let (nodes, empty) = cluster_with_an_empty_node();
     let store = store_at(&url(&nodes));
     let names = names_of(0, 2);
     for name in &names {

@@ -201,6 +201,17 @@ pub(crate) fn replica_of(nodes: &[Server; 3]) -> Server {
     replica
 }
 
+/// A cluster, and one more node of it, which serves no slots.
+pub(crate) fn cluster_with_an_empty_node() -> ([Server; 3], Server) {
+    let (nodes, empty) = (cluster(), node());
+    let port = empty.port().to_string();
+    nodes[0].cli(&["CLUSTER", "MEET", "127.0.0.1", &port]);
+    empty.until(&["CLUSTER", "INFO"], "cluster_known_nodes:4");
+    empty.until(&["CLUSTER", "INFO"], "cluster_state:ok");
+    nodes[0].until(&["CLUSTER", "NODES"], &id(&empty));
+    (nodes, empty)
+}
+
 /// The identity of a node.
 pub(crate) fn id(node: &Server) -> String {
     node.cli(&["CLUSTER", "MYID"]).trim_matches('"').to_owned()
@@ -246,13 +257,7 @@ impl<'a> Move<'a> {
 #[test]
 #[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn renewals_follow_a_slot_that_moves() {
-    let nodes = cluster();
-    let empty = node();
-    let port = empty.port().to_string();
-    nodes[0].cli(&["CLUSTER", "MEET", "127.0.0.1", &port]);
-    empty.until(&["CLUSTER", "INFO"], "cluster_known_nodes:4");
-    empty.until(&["CLUSTER", "INFO"], "cluster_state:ok");
-    nodes[0].until(&["CLUSTER", "NODES"], &id(&empty));
+    let (nodes, empty) = cluster_with_an_empty_node();
     let store = store_at(&url(&nodes));
     // To a node that serves slots, and to one that has none yet.
     for (to, name) in [&nodes[2], &empty].into_iter().zip(names_of(0, 2)) {

@@ -10,7 +10,7 @@ use tourbillon_leases::{Acquired, Leases, SqliteStore, StoreError};
 use crate::calls::Calls;
 use crate::folder::{Folder, LEASE, LIMIT, claim, granted, held, number};
 
-/// The parts of tests that run in processes of their own. They are told what to do by a variable.
+/// The part of a test that runs in a process of its own. A variable of the environment says what it does.
 mod child {
     use std::io::{BufRead, Write};
 
@@ -233,7 +233,7 @@ fn a_process_killed_in_a_transaction_leaves_nothing_of_it_and_frees_the_file() {
     );
     half.kill();
     let token = granted(&store, "half", "b:1");
-    // What was committed before is there, also after a restart of all processes.
+    // The commits of before are still there after all processes have started again.
     held(&store, &claim("whole", "b:1"));
     drop(store);
     let store = folder.store();
