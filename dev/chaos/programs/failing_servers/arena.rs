@@ -54,7 +54,7 @@ impl Course {
 
 pub(crate) struct Arena {
     kind: Kind,
-    port: u16,
+    ports: Vec<u16>,
     lock: String,
     folder: PathBuf,
     sabotage: Option<Sabotage>,
@@ -124,18 +124,18 @@ struct Play<'a> {
 
 impl Arena {
     pub(crate) fn new(
-        (kind, port): (Kind, u16),
+        (kind, ports): (Kind, Vec<u16>),
         lock: String,
         folder: PathBuf,
         sabotage: Option<Sabotage>,
     ) -> Result<Self, String> {
-        let leases = Leases::builder(holder::store(kind, port, sabotage))
+        let leases = Leases::builder(holder::store(kind, &ports, sabotage))
             .lease(LONGEST)
             .build()
             .map_err(|error| error.to_string())?;
         Ok(Arena {
             kind,
-            port,
+            ports,
             lock,
             folder,
             sabotage,
@@ -143,6 +143,10 @@ impl Arena {
             server_judge: ServerJudge::default(),
             leases,
         })
+    }
+
+    pub(crate) fn lock(&self) -> &str {
+        &self.lock
     }
 
     /// Plays a round, judges it, and adds it up.
@@ -228,22 +232,22 @@ impl Arena {
         let mut paths = Vec::new();
         let mut holders = Vec::new();
         for (number, &(process, seed)) in plan.holders.iter().enumerate() {
-            let mut port = self.port;
+            let mut ports = self.ports.clone();
             if let OnHolder::Path(..) = plan.fault {
                 let path = Proxy::before(
-                    (Ipv4Addr::LOCALHOST, port).into(),
+                    (Ipv4Addr::LOCALHOST, ports[0]).into(),
                     if number == 0 {
                         plan.slow
                     } else {
                         Duration::ZERO
                     },
                 )?;
-                port = path.port();
+                ports = vec![path.port()];
                 paths.push(path);
             }
             let order = Order {
                 kind: self.kind,
-                port,
+                ports,
                 lock: self.lock.clone(),
                 lease: plan.lease,
                 seed,

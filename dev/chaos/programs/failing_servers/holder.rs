@@ -22,7 +22,7 @@ use tourbillon_leases::{
 };
 
 use crate::calls::Calls;
-use crate::site::{self, Kind};
+use crate::site::Kind;
 
 /// Between two questions whether it is held.
 const ASK: Duration = Duration::from_micros(500);
@@ -47,7 +47,8 @@ pub(crate) enum Sabotage {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Order {
     pub(crate) kind: Kind,
-    pub(crate) port: u16,
+    /// Of all servers that it knows at first.
+    pub(crate) ports: Vec<u16>,
     pub(crate) lock: String,
     pub(crate) lease: Duration,
     pub(crate) seed: u64,
@@ -97,16 +98,13 @@ pub(crate) enum Call {
 }
 
 /// The store that everybody uses.
-pub(crate) fn store(kind: Kind, port: u16, sabotage: Option<Sabotage>) -> Arc<dyn LeaseStore> {
+pub(crate) fn store(kind: Kind, ports: &[u16], sabotage: Option<Sabotage>) -> Arc<dyn LeaseStore> {
+    let url = kind.url(ports);
     if kind == Kind::Postgres {
-        let store = PostgresStore::builder(&site::url(port));
+        let store = PostgresStore::builder(&url);
         let store = store.longest_lease(super::plan::LONGEST).build();
         return Arc::new(store.expect("the URL is right"));
     }
-    let url = match kind {
-        Kind::Sentinel => format!("redis-sentinel://127.0.0.1:{port}/shop"),
-        _ => format!("redis://127.0.0.1:{port}/"),
-    };
     let store = RedisStore::builder(&url);
     let store = store.longest_lease(super::plan::LONGEST);
     let store = match sabotage {
@@ -128,7 +126,7 @@ pub(crate) fn beliefs(folder: &Path, name: &str) -> HashMap<usize, (Moment, Mome
 
 /// Competes until it is told to rest, and leaves when it is told to.
 pub(crate) fn hold(order: &Order, told: &Receiver<Call>, say: &dyn Fn(Word)) -> io::Result<()> {
-    let leases = Leases::builder(store(order.kind, order.port, order.sabotage))
+    let leases = Leases::builder(store(order.kind, &order.ports, order.sabotage))
         .lease(order.lease)
         .build()
         .map_err(io::Error::other)?;
@@ -395,7 +393,7 @@ impl Holder<'_> {
     fn leak(&self) {
         let order = self.order.clone();
         thread::spawn(move || {
-            let store = store(order.kind, order.port, None);
+            let store = store(order.kind, &order.ports, None);
             for _ in 0..20 {
                 // By the same secret it is granted again.
                 let claim = Claim::new(&order.lock, "leak", Secret::new("leak"), order.lease);

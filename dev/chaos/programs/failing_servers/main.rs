@@ -5,6 +5,7 @@
 //! cargo run --release -p chaos --bin failing-servers -- --rounds 1000
 //! cargo run --release -p chaos --bin failing-servers -- --rounds 1000 --postgres
 //! cargo run --release -p chaos --bin failing-servers -- --rounds 200 --sentinel
+//! cargo run --release -p chaos --bin failing-servers -- --rounds 200 --cluster
 //! ```
 //!
 //! ```text
@@ -28,6 +29,7 @@ mod say;
 mod arena;
 #[path = "../../../../crates/leases/tests/kit/calls.rs"]
 mod calls;
+mod clustered;
 mod holder;
 mod plan;
 mod run;
@@ -53,6 +55,7 @@ Locks on servers of this program's own, while servers, connections and holders f
     --postgres    PostgreSQL servers; without it Redis servers
     --sentinel    Redis masters, each with a replica and a Sentinel, which replaces a master that is
                   killed or stands still
+    --cluster     Redis clusters of three masters and three replicas, whose slots also move
     --rounds N    this many; 1,000
     --minutes N   begin no round after this time
     --seed N      chooses the faults; by the clock
@@ -114,6 +117,7 @@ fn option(options: &mut Options, name: &str, values: &mut Values) -> Result<bool
     match name {
         "--postgres" => options.kind = Kind::Postgres,
         "--sentinel" => options.kind = Kind::Sentinel,
+        "--cluster" => options.kind = Kind::Cluster,
         "--rounds" => options.rounds = number(1_000_000)?,
         "--servers" => options.servers = number(64)?,
         "--locks" => options.locks = number(64)?,

@@ -95,7 +95,7 @@ pub(crate) fn sharpened(mut step: Step, sabotage: Sabotage) -> Step {
     step
 }
 
-/// The same without trouble on the ways of holders: they ask a Sentinel for the address of the server.
+/// The same without trouble on the ways of holders: they ask others for the address of the server.
 pub(crate) fn without_paths(mut step: Step) -> Step {
     for round in &mut step.rounds {
         if let OnHolder::Path(..) = round.fault {

@@ -12,7 +12,7 @@ use chaos::judge::Violation;
 use super::Options;
 use super::arena::{Arena, Course, Report};
 use super::plan::{self, Step};
-use super::site::{Kind, Site};
+use super::site::Site;
 use super::tally::Tally;
 use super::watch::Watch;
 
@@ -127,7 +127,7 @@ fn rounds(number: usize, shared: &Shared<'_>) -> Result<(), String> {
         .map(|lock| {
             let name = lock_name(number, lock);
             let folder = site.folder().to_owned();
-            Arena::new((options.kind, site.port()), name, folder, options.sabotage)
+            Arena::new((options.kind, site.ports()), name, folder, options.sabotage)
         })
         .collect::<Result<Vec<_>, _>>()?;
     for at in 0.. {
@@ -135,7 +135,7 @@ fn rounds(number: usize, shared: &Shared<'_>) -> Result<(), String> {
             break;
         }
         let mut step = plan::step(shared.seed, number, at, options.locks);
-        if options.kind == Kind::Sentinel {
+        if !options.kind.has_paths() {
             step = plan::without_paths(step);
         }
         if let Some(sabotage) = options.sabotage {
@@ -170,6 +170,7 @@ fn play(
     shared: &Shared<'_>,
 ) -> Result<(), String> {
     let course = Course::default();
+    let name = arenas[0].lock().to_owned();
     thread::scope(|scope| {
         for (arena, round) in arenas.iter_mut().zip(&step.rounds) {
             let course = &course;
@@ -182,14 +183,14 @@ fn play(
                 shared.tell(&report);
             });
         }
-        let befell = catch_unwind(AssertUnwindSafe(|| befall(site, step, &course)));
+        let befell = catch_unwind(AssertUnwindSafe(|| befall(site, step, &name, &course)));
         // Whatever became of it, the rounds wait for this.
         course.over.store(now(), Ordering::Release);
         befell.unwrap_or_else(|_| Err("the server is gone".to_owned()))
     })
 }
 
-fn befall(site: &mut Site, step: &Step, course: &Course) -> Result<(), String> {
+fn befall(site: &mut Site, step: &Step, lock: &str, course: &Course) -> Result<(), String> {
     thread::sleep(step.fault_after);
     // During holds, if there are any.
     let start = Instant::now();
@@ -199,7 +200,7 @@ fn befall(site: &mut Site, step: &Step, course: &Course) -> Result<(), String> {
         thread::sleep(Duration::from_millis(1));
     }
     course.began.store(now(), Ordering::Relaxed);
-    site.befall(step.fault)
+    site.befall(lock, step.fault)
 }
 
 /// What a server should not have when nobody holds a lock.

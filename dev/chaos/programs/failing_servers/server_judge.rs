@@ -59,8 +59,12 @@ impl ServerJudge {
     }
 }
 
-/// The key that says that a server has lost nothing. It stays for ever.
-const MARKER: &str = "tourbillon:{0}:marker";
+/// Whether a key says that a server has lost nothing. It stays for ever.
+fn is_marker(key: &str) -> bool {
+    let tag = key.strip_prefix("tourbillon:{");
+    let tag = tag.and_then(|rest| rest.strip_suffix("}:marker"));
+    tag.is_some_and(|tag| tag.parse::<u16>().is_ok())
+}
 
 /// Of the keys of a server those that should be gone when nobody holds one of its locks: all but
 /// the marker, the last token of each lock, and that of each lock [beside](super::holder) it.
@@ -70,7 +74,7 @@ pub(crate) fn left_over(keys: &[String], locks: &[String]) -> Vec<Violation> {
         .map(|lock| format!("tourbillon:{{{lock}}}:token"))
         .collect();
     keys.iter()
-        .filter(|&key| key != MARKER && !tokens.contains(key) && !is_token_beside(key))
+        .filter(|&key| !is_marker(key) && !tokens.contains(key) && !is_token_beside(key))
         .map(|key| Violation::Leftover(format!("the key {key} is left")))
         .collect()
 }
@@ -120,11 +124,11 @@ mod tests {
     #[test]
     fn keys_that_are_left_are_found_and_the_marker_is_none() {
         let keys = [
-            MARKER,
+            "tourbillon:{0}:marker",
             "tourbillon:{a}:token",
             "tourbillon:{a}:lock",
             "tourbillon:{b}:token",
-            "tourbillon:{1}:marker",
+            "tourbillon:{x}:marker",
             "tourbillon:{0}:marker:x",
             "tourbillon:{!a-0}:token",
             "tourbillon:{~a-0}:lock",

@@ -12,6 +12,7 @@ use postgres::{Client, NoTls};
 use serde::{Deserialize, Serialize};
 use tourbillon_leases::PostgresStore;
 
+use super::clustered::Clustered;
 use super::plan::{LONGEST, OnServer};
 use super::server_judge;
 use super::watch::{Monitor, Seen, Watch};
@@ -51,16 +52,37 @@ pub(crate) enum Kind {
     Redis,
     Postgres,
     Sentinel,
+    Cluster,
 }
 
 impl Kind {
+    /// The URL of servers at these ports.
+    pub(crate) fn url(self, ports: &[u16]) -> String {
+        let hosts: Vec<_> = ports
+            .iter()
+            .map(|port| format!("127.0.0.1:{port}"))
+            .collect();
+        let hosts = hosts.join(",");
+        match self {
+            Kind::Redis => format!("redis://{hosts}/"),
+            Kind::Postgres => url(ports[0]),
+            Kind::Sentinel => format!("redis-sentinel://{hosts}/shop"),
+            Kind::Cluster => format!("redis-cluster://{hosts}/"),
+        }
+    }
+
+    /// Whether a way to the servers may be in trouble. Others tell the addresses of the rest.
+    pub(crate) fn has_paths(self) -> bool {
+        matches!(self, Kind::Redis | Kind::Postgres)
+    }
+
     /// What a busy machine may add to anything. After a fault all holders connect anew at one time,
     /// and for each connection a PostgreSQL server starts a process.
     pub(crate) fn slack(self) -> Duration {
         match self {
             Kind::Redis => Duration::from_secs(2),
             // A busy machine may cause a failover.
-            Kind::Sentinel => Duration::from_secs(2) + self.guard(),
+            Kind::Sentinel | Kind::Cluster => Duration::from_secs(2) + self.guard(),
             Kind::Postgres => Duration::from_secs(10),
         }
     }
@@ -72,20 +94,24 @@ impl Kind {
         let later = match self {
             Kind::Redis | Kind::Postgres => Duration::ZERO,
             // Holders may renew on the server that was replaced.
-            Kind::Sentinel => Duration::from_secs(10),
+            Kind::Sentinel | Kind::Cluster => Duration::from_secs(10),
         };
-        LONGEST + later + question
+        // A slot that came to a node may wait for the end of another wait first.
+        let terms = if self == Kind::Cluster { 2 } else { 1 };
+        (LONGEST + later) * terms + question
     }
 
     /// Whether a server has lost its data after that, or may have.
     pub(crate) fn empties(self, fault: OnServer) -> bool {
-        fault.empties() || self == Kind::Sentinel && matches!(fault, OnServer::Stop(_))
+        let replaced = matches!(fault, OnServer::Stop(_)) && !self.has_paths();
+        let moves = matches!(fault, OnServer::Flush(_)) && self == Kind::Cluster;
+        fault.empties() || replaced || moves
     }
 
     /// Whether its programs are installed.
     pub(crate) fn is_there(self) -> Result<(), String> {
         let is_there = match self {
-            Kind::Redis | Kind::Sentinel => {
+            Kind::Redis | Kind::Sentinel | Kind::Cluster => {
                 let mut version = Command::new("redis-server");
                 let version = version.arg("--version").stdin(Stdio::null());
                 version.output().is_ok()
@@ -94,7 +120,7 @@ impl Kind {
         };
         match (is_there, self) {
             (true, _) => Ok(()),
-            (false, Kind::Redis | Kind::Sentinel) => {
+            (false, Kind::Redis | Kind::Sentinel | Kind::Cluster) => {
                 Err("there is no redis-server: apt-get install redis-server".to_owned())
             }
             (false, Kind::Postgres) => {
@@ -109,6 +135,7 @@ pub(crate) enum Site {
     Redis(Server),
     Postgres(Cluster),
     Sentinel(Box<Watched>),
+    Cluster(Clustered),
 }
 
 /// The database of a PostgreSQL server at this port.
@@ -154,6 +181,7 @@ impl Site {
         match kind {
             Kind::Redis => return Ok(Site::Redis(Server::start())),
             Kind::Sentinel => return Ok(Site::Sentinel(Box::new(Watched::start()))),
+            Kind::Cluster => return Ok(Site::Cluster(Clustered::start())),
             Kind::Postgres => {}
         }
         let cluster = Cluster::durable();
@@ -164,11 +192,13 @@ impl Site {
         Ok(Site::Postgres(cluster))
     }
 
-    pub(crate) fn port(&self) -> u16 {
+    /// Those that holders know at first.
+    pub(crate) fn ports(&self) -> Vec<u16> {
         match self {
-            Site::Redis(server) => server.port(),
-            Site::Sentinel(watched) => watched.sentinel().port(),
-            Site::Postgres(cluster) => cluster.port(),
+            Site::Redis(server) => vec![server.port()],
+            Site::Sentinel(watched) => vec![watched.sentinel().port()],
+            Site::Cluster(clustered) => clustered.nodes().iter().map(Server::port).collect(),
+            Site::Postgres(cluster) => vec![cluster.port()],
         }
     }
 
@@ -176,27 +206,35 @@ impl Site {
         match self {
             Site::Redis(server) => server.folder(),
             Site::Sentinel(watched) => watched.sentinel().folder(),
+            Site::Cluster(clustered) => clustered.nodes()[0].folder(),
             Site::Postgres(cluster) => cluster.folder(),
         }
     }
 
     pub(crate) fn watch(&self) -> Watch {
+        let monitors = |servers: &[Server]| {
+            let servers = servers.iter();
+            Watch::Monitors(servers.map(|server| Monitor::of(server.port())).collect())
+        };
         match self {
             Site::Redis(server) => Watch::Monitors(vec![Monitor::of(server.port())]),
-            Site::Sentinel(watched) => {
-                let servers = watched.servers().iter();
-                Watch::Monitors(servers.map(|server| Monitor::of(server.port())).collect())
-            }
+            Site::Sentinel(watched) => monitors(watched.servers()),
+            Site::Cluster(clustered) => monitors(clustered.nodes()),
             Site::Postgres(cluster) => Watch::Trigger(cluster.port()),
         }
     }
 
-    /// Does to it what is planned, and returns when that is over.
-    pub(crate) fn befall(&mut self, fault: OnServer) -> Result<(), String> {
+    /// Does to it what is planned, and returns when that is over. One of several masters is the one that
+    /// has this lock.
+    pub(crate) fn befall(&mut self, lock: &str, fault: OnServer) -> Result<(), String> {
         match self {
             Site::Redis(server) => on_redis(server, fault).map_err(|error| error.to_string()),
             Site::Sentinel(watched) => {
                 let befell = watched.befall(fault, on_redis);
+                befell.map_err(|error| error.to_string())
+            }
+            Site::Cluster(clustered) => {
+                let befell = clustered.befall(lock, fault, on_redis);
                 befell.map_err(|error| error.to_string())
             }
             Site::Postgres(cluster) => on_postgres(cluster, fault),
@@ -213,6 +251,10 @@ impl Site {
         match self {
             Site::Redis(server) => in_redis(server),
             Site::Sentinel(watched) => in_redis(watched.master()),
+            Site::Cluster(clustered) => {
+                let left = clustered.masters().into_iter().map(in_redis);
+                Ok(left.collect::<Result<Vec<_>, String>>()?.concat())
+            }
             Site::Postgres(cluster) => {
                 let held = "select name from tourbillon_leases.lease where owner is not null and ends > now()";
                 let held = cluster.psql(held)?;
