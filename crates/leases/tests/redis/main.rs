@@ -10,6 +10,7 @@ mod cluster_faults;
 mod cluster_url;
 mod election;
 mod faults;
+mod guard;
 mod holding;
 mod refusals;
 mod releases;
