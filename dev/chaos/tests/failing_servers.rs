@@ -42,6 +42,7 @@ fn what_makes_no_sense_is_refused() {
         "--locks",
         "--postgres",
         "--sentinel",
+        "--cluster",
         "--teeth",
     ] {
         assert!(out.contains(option), "{option}: {out}");
@@ -59,6 +60,12 @@ fn a_seed_is_told_and_a_lie_is_found() {
 fn the_same_holds_on_a_master_that_a_sentinel_replaces() {
     // In the first rounds nothing is granted: a server that is new to a Sentinel may be a replica.
     told(12, "--sentinel");
+}
+
+#[test]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
+fn the_same_holds_in_a_cluster_whose_masters_are_replaced() {
+    told(12, "--cluster");
 }
 
 #[test]

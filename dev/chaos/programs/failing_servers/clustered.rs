@@ -5,17 +5,24 @@ use std::time::{Duration, Instant};
 
 use chaos::servers::redis::Server;
 
-use super::plan::OnServer;
+use super::plan::{LONGEST, OnServer};
 
 /// How long a node stands still until the others replace it.
 const NODE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Masters agree by then that one of them is gone, and a replica is there by then.
 const PATIENCE: Duration = Duration::from_secs(60);
 const MASTERS: usize = 3;
+/// How long a master that is killed has been without its replica: what it grants meanwhile is lost, and what the
+/// replica knows is over.
+const LOST: Duration = LONGEST;
+/// For so long markers are told to wait for nothing. A caller may ask at any time meanwhile.
+const UNGUARDED: Duration = Duration::from_millis(300);
 
 /// Six nodes, of which three are masters.
 pub(crate) struct Clustered {
     nodes: Vec<Server>,
+    /// Whether its markers say after a failover that nothing was lost, so that nobody waits.
+    is_unguarded: bool,
 }
 
 /// What a node knows of another one.
@@ -74,7 +81,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 impl Clustered {
-    pub(crate) fn start() -> Self {
+    pub(crate) fn start(is_unguarded: bool) -> Self {
         let timeout = NODE_TIMEOUT.as_millis().to_string();
         let options = ["--save", "", "--cluster-enabled", "yes"];
         let more = [
@@ -96,7 +103,10 @@ impl Clustered {
             let port = node.port().to_string();
             nodes[0].cli(&["CLUSTER", "MEET", "127.0.0.1", &port]);
         }
-        let clustered = Clustered { nodes };
+        let clustered = Clustered {
+            nodes,
+            is_unguarded,
+        };
         clustered.until_all_know_all();
         for number in MASTERS..2 * MASTERS {
             let id = clustered.nodes[number - MASTERS].cli(&["CLUSTER", "MYID"]);
@@ -178,13 +188,25 @@ impl Clustered {
         let at = self.place(serves.port);
         match fault {
             OnServer::Kill(outage) => {
-                self.replace(at, &serves.id, &known, Server::kill);
+                let replica = self.replica(&serves.id, &known);
+                self.nodes[at].cut_off_replicas();
+                thread::sleep(LOST);
+                self.nodes[at].kill();
+                // At once, as somebody would who does not wait for the other masters: some leases last.
+                self.nodes[replica].cli(&["CLUSTER", "FAILOVER", "TAKEOVER"]);
+                self.nodes[replica].until(&["ROLE"], "\"master\"");
+                if self.is_unguarded {
+                    unguard(&self.nodes[replica])?;
+                }
                 thread::sleep(outage);
                 self.nodes[at].restart();
                 Ok(())
             }
             OnServer::Stop(time) => {
-                self.replace(at, &serves.id, &known, |node| node.stop());
+                let replica = self.replica(&serves.id, &known);
+                self.nodes[at].stop();
+                self.nodes[replica].until(&["ROLE"], "\"master\"");
+                self.nodes[replica].until(&["CLUSTER", "INFO"], "cluster_state:ok");
                 thread::sleep(time);
                 self.nodes[at].resume();
                 Ok(())
@@ -198,14 +220,11 @@ impl Clustered {
         }
     }
 
-    /// Harms a master, and waits until its replica has its slots.
-    fn replace(&mut self, at: usize, id: &str, known: &[Known], harm: impl Fn(&mut Server)) {
+    /// The place of the replica of a master.
+    fn replica(&self, id: &str, known: &[Known]) -> usize {
         let is_its = |known: &&Known| known.master.as_deref() == Some(id);
         let replica = known.iter().find(is_its).expect("each has one");
-        let replica = self.place(replica.port);
-        harm(&mut self.nodes[at]);
-        self.nodes[replica].until(&["ROLE"], "\"master\"");
-        self.nodes[replica].until(&["CLUSTER", "INFO"], "cluster_state:ok");
+        self.place(replica.port)
     }
 
     /// Moves a slot as `redis-cli --cluster reshard` does.
@@ -237,4 +256,25 @@ impl Clustered {
         set("NODE", &to.id).exec(&mut target)?;
         set("NODE", &to.id).exec(&mut source)
     }
+}
+
+/// Makes the markers of a new master say, in its own name, that nothing is to be waited for.
+fn unguard(node: &Server) -> redis::RedisResult<()> {
+    let script = redis::Script::new(
+        "local run = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
+         local epoch = string.match(redis.call('CLUSTER', 'INFO'), 'cluster_my_epoch:(%d+)')
+         local text = string.gsub(redis.call('GET', KEYS[1]),
+           '^%x+ %d+ (%a+ %d+) %d+ ([%d,-]+).*', run .. ' 0 %1 ' .. epoch .. ' %2')
+         redis.call('SET', KEYS[1], text)",
+    );
+    let mut connection = node.connect();
+    let start = Instant::now();
+    while start.elapsed() < UNGUARDED {
+        let markers = redis::cmd("KEYS").arg("*:marker").query(&mut connection)?;
+        for marker in Vec::<String>::into_iter(markers) {
+            script.key(marker).invoke::<()>(&mut connection)?;
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
 }

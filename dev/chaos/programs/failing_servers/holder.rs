@@ -35,7 +35,7 @@ const REST: Duration = Duration::from_secs(10);
 /// What is done wrong on purpose, to see that it is noticed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum Sabotage {
-    /// A server that was killed grants at once when it is back.
+    /// A server that was killed, or the one in its place, grants at once.
     Unguarded,
     /// Holders don't ask whether they still hold.
     Deaf,
@@ -108,7 +108,7 @@ pub(crate) fn store(kind: Kind, ports: &[u16], sabotage: Option<Sabotage>) -> Ar
     let store = RedisStore::builder(&url);
     let store = store.longest_lease(super::plan::LONGEST);
     let store = match sabotage {
-        Some(Sabotage::Unguarded) => RedisStoreBuilder::durable(store),
+        Some(Sabotage::Unguarded) if kind == Kind::Redis => RedisStoreBuilder::durable(store),
         _ => store,
     };
     Arc::new(store.build().expect("the URL is right"))

@@ -121,7 +121,7 @@ fn rounds(number: usize, shared: &Shared<'_>) -> Result<(), String> {
     // The same for every run of this seed, whichever server is the fastest.
     let mut left =
         options.rounds / options.servers + usize::from(number < options.rounds % options.servers);
-    let mut site = Site::start(options.kind)?;
+    let mut site = Site::start(options.kind, options.sabotage)?;
     let watch = site.watch();
     let mut arenas = (0..options.locks)
         .map(|lock| {

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use tourbillon_leases::PostgresStore;
 
 use super::clustered::Clustered;
+use super::holder::Sabotage;
 use super::plan::{LONGEST, OnServer};
 use super::server_judge;
 use super::watch::{Monitor, Seen, Watch};
@@ -177,11 +178,14 @@ pub(crate) fn seen(port: u16, lock: &str) -> Vec<Seen> {
 }
 
 impl Site {
-    pub(crate) fn start(kind: Kind) -> Result<Self, String> {
+    pub(crate) fn start(kind: Kind, sabotage: Option<Sabotage>) -> Result<Self, String> {
         match kind {
             Kind::Redis => return Ok(Site::Redis(Server::start())),
             Kind::Sentinel => return Ok(Site::Sentinel(Box::new(Watched::start()))),
-            Kind::Cluster => return Ok(Site::Cluster(Clustered::start())),
+            Kind::Cluster => {
+                let is_unguarded = sabotage == Some(Sabotage::Unguarded);
+                return Ok(Site::Cluster(Clustered::start(is_unguarded)));
+            }
             Kind::Postgres => {}
         }
         let cluster = Cluster::durable();

@@ -148,6 +148,12 @@ impl Server {
         );
     }
 
+    /// Cuts its replicas off, until it is started again. What it is told from now on is nowhere else.
+    pub fn cut_off_replicas(&self) {
+        self.cli(&["ACL", "SETUSER", "default", "-sync", "-psync"]);
+        self.cli(&["CLIENT", "KILL", "TYPE", "replica"]);
+    }
+
     /// Stops the process as a debugger would: its connections stay, and nothing answers.
     pub fn stop(&self) {
         self.signal("-STOP");
