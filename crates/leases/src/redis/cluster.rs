@@ -304,8 +304,8 @@ impl Elsewhere {
             "MOVED" => Some(Elsewhere::Moved(address(details, host))),
             "ASK" => address(details, host).map(Elsewhere::Asks),
             // The words of all versions for a key of a script.
-            _ if details.contains("attempted to access a non local key")
-                || details.contains("attempted to access a slot not served") =>
+            _ if details.contains("ttempted to access a non local key")
+                || details.contains("ttempted to access a slot not served") =>
             {
                 Some(Elsewhere::Marker)
             }

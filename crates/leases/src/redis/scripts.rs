@@ -76,19 +76,23 @@ impl Scripts {
 }
 
 /// Returns the commands in the line of a script at which it has failed, by what the server says: it
-/// has the hash of the script and `user_script:LINE`.
+/// has `user_script:LINE`, and Redis also the hash of the script.
 pub(super) fn commands_at(details: &str) -> Option<String> {
     let (_, place) = details.split_once("user_script:")?;
     let digits = place.split(|c: char| !c.is_ascii_digit()).next()?;
     let line: usize = digits.parse().ok()?;
     let all = Scripts::new();
-    let script = all
-        .each()
-        .into_iter()
-        .find(|one| details.contains(&*one.hash))?;
-    let line = script.text.lines().nth(line.checked_sub(1)?)?;
-    let after = line.split("call('").skip(1);
-    let commands: Vec<_> = after.filter_map(|rest| rest.split('\'').next()).collect();
+    let mut scripts = Vec::from(all.each());
+    // Valkey does not tell which script it was. So all scripts are looked at.
+    if scripts.iter().any(|one| details.contains(&*one.hash)) {
+        scripts.retain(|one| details.contains(&*one.hash));
+    }
+    let line = line.checked_sub(1)?;
+    let lines = scripts.iter().filter_map(|one| one.text.lines().nth(line));
+    let after = lines.flat_map(|line| line.split("call('").skip(1));
+    let mut commands: Vec<_> = after.filter_map(|rest| rest.split('\'').next()).collect();
+    commands.sort_unstable();
+    commands.dedup();
     (!commands.is_empty()).then(|| commands.join(" or "))
 }
 
