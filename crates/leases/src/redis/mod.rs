@@ -275,7 +275,7 @@ pub use builder::RedisStoreBuilder;
 ///
 /// # Servers
 ///
-/// Tested with Redis 7.0. It uses only what Redis 5 has, too. A user of the server needs
+/// Tested with Redis 7.0 and 8.2 and with Valkey 9.1. It uses only what Redis 5 has, too. A user of the server needs
 /// `+eval +evalsha +hget +hset +hmget +hdel +get +set +del +pexpire +pttl +time +info +publish
 /// +subscribe +unsubscribe +punsubscribe +ping +select +scan ~tourbillon:* &tourbillon:released`.
 ///
