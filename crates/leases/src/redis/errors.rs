@@ -106,7 +106,9 @@ pub(super) fn answered(error: &ServerError) -> StoreError {
     let details = error.details().unwrap_or_default();
     // Cut the position in the script, which does not help the reader of the message. It is at the end, and the same
     // word may come before it.
-    let said = details.rsplit_once(" script: ").filter(|(_, place)| place.contains("user_script:"));
+    let said = details
+        .rsplit_once(" script: ")
+        .filter(|(_, place)| place.contains("user_script:"));
     let said = without_secrets(said.map_or(details, |(said, _)| said));
     // A server names the place in a script, but not always the command.
     let command = scripts::commands_at(details);
@@ -116,7 +118,9 @@ pub(super) fn answered(error: &ServerError) -> StoreError {
             "; it may be renamed or disabled (rename-command), and the docs of `RedisStore` list the \
              commands that are needed"
         }
-        "ERR" if said.contains("can't run this command") || said.starts_with("ACL failure") => RIGHTS,
+        "ERR" if said.contains("can't run this command") || said.starts_with("ACL failure") => {
+            RIGHTS
+        }
         "NOAUTH" | "WRONGPASS" => "; put user and password into the URL",
         "NOPERM" => RIGHTS,
         "MOVED" => {
