@@ -48,6 +48,7 @@
 //! | keep the locks in a SQLite file, for the processes of one machine | `SqliteStore` (feature `sqlite`) |
 //! | keep the locks on a Redis server | `RedisStore` (feature `redis`) |
 //! | keep the locks in a PostgreSQL database | `PostgresStore` (feature `postgres`) |
+//! | keep the locks on an etcd cluster | the crate `tourbillon-etcd` |
 //! | keep the locks elsewhere | a [`LeaseStore`] of your own, in a [`BlockingStore`] if its client blocks, or a `TokioStore` if it needs a tokio runtime |
 //! | protect a resource from holders that were paused | [`LeaseGuard::token`], [`Fence`] |
 //! | renew something else that ends by itself | [`KeepAlive`] |
@@ -273,7 +274,7 @@ pub use manager::{
 pub use store::{
     Acquired, BlockingStore, Claim, Destination, Detach, Detached, Fault, HeldLock, Holder,
     Holding, LeaseStore, LockPage, LockPaging, MemoryStore, Outcome, Released, Renewal, Resume,
-    Resumed, Secret, StoreCall, StoreError, StoreFuture, Watch,
+    Resumed, Secret, StoreCall, StoreError, StoreFuture, WaitQueue, Watch,
 };
 
 #[cfg(feature = "tokio")]

@@ -48,7 +48,7 @@ pub(crate) use secret::OwnedSecret;
 pub use secret::Secret;
 #[cfg(all(feature = "tokio", not(loom)))]
 pub use tokio_store::TokioStore;
-pub(crate) use wait_queue::WaitQueue;
+pub use wait_queue::WaitQueue;
 
 /// A backend that stores leases: which owner holds which name, and until when.
 ///
@@ -293,7 +293,8 @@ pub trait LeaseStore: Send + Sync + 'static {
     }
 
     /// Wakes `waker` when `name` may be free, until the returned value is dropped. The default
-    /// returns `None`: this backend can't announce releases.
+    /// returns `None`: this backend can't announce releases. A backend that can keeps the waiting
+    /// callers in a [`WaitQueue`].
     ///
     /// Wake-ups may be spurious, and the backend may miss a release. So a waiting caller also asks
     /// again at intervals, and when the lease in its way has run out.

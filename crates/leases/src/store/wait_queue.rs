@@ -15,9 +15,33 @@ use ahash::RandomState;
 use super::Watch;
 use crate::sync::{Arc, Mutex, Origin};
 
-/// The waiting callers, in one queue for each name. Clones share the queues.
+/// The callers of this process that wait for names of a store, in one queue for each name. For stores that
+/// announce releases: they return a place in a queue from [`LeaseStore::watch`](crate::LeaseStore::watch).
+///
+/// A release wakes the caller that has waited longest, of those that were not woken already. The woken
+/// caller asks for the name. If another process was faster, the caller keeps its place. If the caller
+/// gives up without having asked, the drop of its place wakes the next one.
+///
+/// Clones share the queues. In a forked copy of the process, places do nothing. Do not call a method of the
+/// queues there, since another thread may have held their lock at the fork.
+///
+/// # Examples
+///
+/// ```
+/// use std::task::Waker;
+/// use tourbillon_leases::{WaitQueue, Watch};
+///
+/// let queue = WaitQueue::default();
+/// let place = queue.watch("report", Waker::noop());
+/// assert!(queue.waits_for("report") && !queue.is_empty());
+/// queue.released("report"); // wakes the caller
+/// place.looks(); // the caller asks for the name, in vain
+/// queue.all_may_be_free(); // the connection was lost: a release may have been missed
+/// drop(place);
+/// assert!(queue.is_empty());
+/// ```
 #[derive(Clone, Debug, Default)]
-pub(crate) struct WaitQueue(Arc<Mutex<Waiters>>);
+pub struct WaitQueue(Arc<Mutex<Waiters>>);
 
 #[derive(Debug, Default)]
 struct Waiters {
@@ -35,7 +59,8 @@ struct QueuedWaiter {
 
 impl WaitQueue {
     /// Adds a caller to the queue of a name, until the returned value is dropped.
-    pub(crate) fn watch(&self, name: &str, waker: &Waker) -> Box<dyn Watch> {
+    #[must_use]
+    pub fn watch(&self, name: &str, waker: &Waker) -> Box<dyn Watch> {
         let (name, waker) = (name.to_owned(), waker.clone());
         let mut state = self.0.lock();
         state.next += 1;
@@ -58,8 +83,9 @@ impl WaitQueue {
         })
     }
 
-    /// Wakes one caller that waits for `name`, since the name may be free.
-    pub(crate) fn released(&self, name: &str) {
+    /// Wakes one caller that waits for `name`, since the name may be free. The waker runs on the calling
+    /// thread.
+    pub fn released(&self, name: &str) {
         let waker = {
             let mut state = self.0.lock();
             let waiting = state.names.get_mut(name).into_iter().flatten();
@@ -75,7 +101,7 @@ impl WaitQueue {
     }
 
     /// Wakes all callers, since releases may have been missed.
-    pub(crate) fn all_may_be_free(&self) {
+    pub fn all_may_be_free(&self) {
         let mut wakers = Vec::new();
         for one in self.0.lock().names.values_mut().flatten() {
             one.woken = true;
@@ -84,14 +110,15 @@ impl WaitQueue {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Whether a caller waits for `name`.
-    pub(crate) fn waits_for(&self, name: &str) -> bool {
+    /// Returns whether a caller waits for `name`.
+    #[must_use]
+    pub fn waits_for(&self, name: &str) -> bool {
         self.0.lock().names.contains_key(name)
     }
 
-    /// Whether no caller waits.
-    #[cfg(any(test, feature = "postgres", feature = "redis"))]
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Returns whether no caller waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
         self.0.lock().names.is_empty()
     }
 }
