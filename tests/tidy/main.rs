@@ -61,6 +61,12 @@ const PUBLISHED: &[Package] = &[
         homonyms: &[],
     },
     Package {
+        sources: "crates/etcd/src",
+        rooms: rooms::ETCD,
+        knots: &[],
+        homonyms: &[],
+    },
+    Package {
         sources: "crates/durable/src",
         rooms: rooms::DURABLE,
         knots: &[],
@@ -109,6 +115,7 @@ const CRATES: &[(&str, &str, usize)] = &[
     ("tourbillon-durable", "crates/durable/src", 6),
     ("tourbillon-durable-sqlx", "crates/durable-sqlx/src", 0),
     ("tourbillon-leases", "crates/leases/src", 2),
+    ("tourbillon-etcd", "crates/etcd/src", 0),
 ];
 
 /// Public names that mean several things, with the reason.
@@ -449,6 +456,7 @@ fn there_is_no_unsafe_code() {
             "src",
             "crates/postgres",
             "crates/leases",
+            "crates/etcd",
             "crates/durable",
             "crates/durable-sqlx",
             "crates/web",

@@ -123,6 +123,27 @@ pub(crate) const LEASES: &[Room] = &[
     room(0, "guide"),
 ];
 
+/// The rooms of `tourbillon-etcd`.
+pub(crate) const ETCD: &[Room] = &[
+    room(0, "sync"),
+    room(0, "build_error"),
+    room(0, "limit"),
+    // Pure: the protocol of the server, and the values of keys.
+    room(0, "messages"),
+    room(0, "record"),
+    // What errors mean, and nothing of whose they are.
+    room(0, "failure"),
+    // A thread, and nothing of what calls do on it.
+    spare(1, "runtime", &["sync"]),
+    spare(1, "address", &["build_error"]),
+    room(1, "links"),
+    room(2, "exchange"),
+    // What calls do to names, and nothing of who makes them.
+    room(3, "names"),
+    room(4, "listening"),
+    room(5, "store"),
+];
+
 /// The rooms of `tourbillon-durable`.
 pub(crate) const DURABLE: &[Room] = &[
     room(0, "sync"),

@@ -149,9 +149,10 @@ pub(crate) fn drops(source: &Source) -> Vec<String> {
 // === leftovers ===
 
 /// What `build.rs` says if a program is installed that some tests need.
-const SERVERS: [&str; 4] = [
+const SERVERS: [&str; 5] = [
     "has_redis_server",
     "has_postgres",
+    "has_etcd",
     "has_promtool",
     "has_chromedriver",
 ];
