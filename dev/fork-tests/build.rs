@@ -11,4 +11,8 @@ fn main() {
     println!("cargo::rerun-if-changed=../../crates/leases/build.rs");
     leases::main();
     durable::look(true);
+    println!("cargo::rustc-check-cfg=cfg(has_etcd)");
+    let root =
+        std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo names the manifest's directory");
+    leases::look_for("etcd", "has_etcd", std::path::Path::new(&root));
 }

@@ -1,6 +1,6 @@
 //! Forks while other threads use timers or leases, and looks what the copies can do.
 //!
-//! - `fork-tests memory` and `fork-tests URL`: leases, on a Redis or a PostgreSQL server.
+//! - `fork-tests memory` and `fork-tests URL`: leases, on a Redis, a PostgreSQL or an etcd server.
 //! - `fork-tests core`: schedulers, timers and maps, once in a quiet process, and then beside busy
 //!   threads.
 //! - `fork-tests sqlite`: leases in a SQLite file.
@@ -19,6 +19,8 @@ mod child;
 mod core;
 #[cfg(unix)]
 mod durable;
+#[cfg(all(unix, feature = "etcd"))]
+mod etcd;
 #[cfg(unix)]
 mod leases;
 #[cfg(unix)]

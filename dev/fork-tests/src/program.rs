@@ -22,6 +22,8 @@ pub(crate) fn main() -> ExitCode {
         "no-threads" => without_threads(),
         "sqlite" => in_a_file(),
         "postgres" => postgres::run(FORKS, &std::env::args().nth(2).unwrap_or_default()),
+        #[cfg(feature = "etcd")]
+        url if url.starts_with("etcd:") => crate::etcd::run(FORKS, url),
         url if url.starts_with("postgres:") => {
             let open = || PostgresStore::open(url).expect("the argument is a URL");
             leases::run(FORKS, &open(), || Ok(open()))

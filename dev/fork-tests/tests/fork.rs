@@ -39,6 +39,29 @@ fn a_forked_copy_neither_uses_nor_gives_back_what_the_original_holds_on_redis() 
     }
 }
 
+#[cfg(feature = "etcd")]
+#[test]
+#[cfg_attr(not(has_etcd), ignore = "needs: apt-get install etcd-server")]
+fn a_forked_copy_neither_uses_nor_gives_back_what_the_original_holds_on_etcd() {
+    let server = chaos::servers::etcd::Server::start();
+    forks(&[&server.url()]);
+    // What the copies dropped, the original gave back.
+    let store = tourbillon_etcd::EtcdStore::open(&server.url()).expect("the URL is good");
+    let leases = tourbillon_leases::Leases::new(store).expect("the options are good");
+    let all = leases
+        .list("", &tourbillon_leases::LockPaging::first(10_000))
+        .wait();
+    let names = all
+        .expect("the server is there")
+        .locks
+        .into_iter()
+        .map(|held| held.name);
+    let kept: Vec<_> = names
+        .filter(|name| name.contains("held") || name.contains("fixed"))
+        .collect();
+    assert_eq!(kept, [""; 0]);
+}
+
 #[test]
 #[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn a_forked_copy_neither_uses_nor_gives_back_what_the_original_holds_on_postgres() {
