@@ -19,6 +19,16 @@ postgresql() {
     "$(command -v initdb || compgen -G "$folder/*/bin/initdb" | tail -n 1)" --version
 }
 
+# Without it the tests of leases on etcd would be shown as ignored, and hold nothing.
+etcd_server() {
+    # Debian starts it as a service; the tests start their own, on other ports.
+    if ! command -v etcd >/dev/null; then
+        debian_package etcd-server etcd
+        as_root service etcd stop || true
+    fi
+    etcd --version | head -n 1
+}
+
 # Without it the tests with a pooler would be shown as ignored, and hold nothing.
 pgbouncer_pooler() {
     if [ ! -x /usr/sbin/pgbouncer ]; then
@@ -48,6 +58,7 @@ browser() {
 servers() {
     redis_server
     postgresql
+    etcd_server
     pgbouncer_pooler
     prometheus_tools
     browser

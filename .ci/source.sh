@@ -43,7 +43,8 @@ lacks() {
 # Without the feature `metrics` there is no crate of metrics, without `stream` none of futures, without `tokio` no runtime, without `redis`
 # no client of Redis, which brings a runtime, without `redis-tls` and `postgres-tls` no TLS, and without the features of a
 # database neither one. Durable timers bring nothing into the core, and the connections to PostgreSQL depend neither on
-# timers nor on locks. `sqlx` comes with its own crate alone.
+# timers nor on locks. `sqlx` comes with its own crate alone, and so does the
+# client of etcd.
 nothing_unasked() {
     lacks '(futures|tokio|async)[^ ]*' tourbillon ''
     lacks 'metrics' tourbillon serde,stream,tokio,test-util
@@ -70,6 +71,8 @@ nothing_unasked() {
     lacks 'rusqlite|libsqlite3-sys|redis|postgres' tourbillon-durable tokio-postgres
     lacks 'rusqlite|libsqlite3-sys|redis|rustls|ring' tourbillon-durable postgres
     lacks 'rusqlite|libsqlite3-sys|redis|rustls|ring|postgres|tourbillon' tourbillon-postgres ''
+    lacks 'tonic[^ ]*|prost[^ ]*|hyper[^ ]*' tourbillon-leases redis,postgres,sqlite,tokio,metrics,tracing
+    lacks 'rustls|ring|redis|rusqlite|libsqlite3-sys|(tourbillon-)?postgres[^ ]*|tonic-(prost-)?build|prost-build' tourbillon-etcd ''
     lacks 'sqlx[^ ]*' tourbillon-durable sqlite,postgres,postgres-tls,tokio,jiff
     lacks 'rusqlite|libsqlite3-sys|redis|rustls|ring|postgres|sqlx-(sqlite|mysql|macros)' \
         tourbillon-durable-sqlx ''
