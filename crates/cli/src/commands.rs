@@ -522,7 +522,7 @@ fn locks(out: &mut impl Write, args: &Args, store: &LocksArgs, names: &str, most
     if args.json {
         return write_json(out, &Value::Array(held.iter().map(of::lock).collect()));
     }
-    let rows: Vec<[String; 5]> = held
+    let rows: Vec<[String; 6]> = held
         .iter()
         .map(|lock| {
             let holder = &lock.holder;
@@ -531,13 +531,14 @@ fn locks(out: &mut impl Write, args: &Args, store: &LocksArgs, names: &str, most
                 holder.owner.clone(),
                 holder.token.to_string(),
                 short(holder.remaining),
+                of::mode(holder),
                 holder.data.clone(),
             ]
         })
         .collect();
     table::write(
         out,
-        ["NAME", "OWNER", "TOKEN", "RESTS", "DATA"],
+        ["NAME", "OWNER", "TOKEN", "RESTS", "MODE", "DATA"],
         &rows,
         ANY_WIDTH,
     )?;

@@ -82,6 +82,10 @@ fn the_texts_of_errors_are_those_that_were_read() {
             at_least: 9 * s,
             lease: s,
         },
+        LockError::Permits {
+            name: name(),
+            of: 0,
+        },
         LockError::Renewed { name: name() },
         LockError::Lost {
             name: name(),
@@ -151,6 +155,7 @@ fn the_texts_of_errors_are_those_that_were_read() {
     let store = [
         down(),
         StoreError::Refused("no rights".to_owned()),
+        StoreError::no_sharing("orders/42"),
         StoreError::Restarted { wait: 30 * s },
         StoreError::Forked,
         StoreError::Emptied {

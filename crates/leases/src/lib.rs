@@ -39,6 +39,8 @@
 //! | see who holds it, or all that are held | [`Leases::holder`], [`Leases::list`] |
 //! | lock it with other options, such as a lease that is not renewed | [`Acquisition`] |
 //! | lock several names, all or none | [`Leases::lock_all`] |
+//! | let several read, or one write | [`Acquisition::shared`] |
+//! | let at most `n` work at a time | [`Acquisition::permit_of`], [`LeaseGuard::place`] |
 //! | keep it locked for a while after a short job | [`Acquisition::at_least`] |
 //! | hand it over to another process | [`LeaseGuard::detach`], [`Leases::resume`] |
 //! | let one of several processes lead | [`Leases::election`], which returns an [`Election`]; [`Election::serve`] |
@@ -145,7 +147,7 @@
 //! PostgreSQL database, a function of `PostgresStore` fences the whole transaction, without a column.
 //! In the same SQLite file, a `select` on the table of `SqliteStore` does.
 //! For a resource in this process
-//! there is [`Fence`]. Admit the token and write under *one* hold of the resource's own lock, or
+//! there is [`Fence`]. [Permits](Acquisition::permit_of) need one for each [place](LeaseGuard::place). Admit the token and write under *one* hold of the resource's own lock, or
 //! the gap is back. Tokens of `RedisStore` grow through restarts too, unless the server forgets the
 //! last one and its clock is set back.
 //!
@@ -273,8 +275,8 @@ pub use manager::{
 };
 pub use store::{
     Acquired, BlockingStore, Claim, Destination, Detach, Detached, Fault, HeldLock, Holder,
-    Holding, LeaseStore, LockPage, LockPaging, MemoryStore, Outcome, Released, Renewal, Resume,
-    Resumed, Secret, StoreCall, StoreError, StoreFuture, WaitQueue, Watch,
+    Holding, LeaseStore, LockPage, LockPaging, MemoryStore, Mode, Outcome, Released, Renewal,
+    Resume, Resumed, Secret, StoreCall, StoreError, StoreFuture, WaitQueue, Watch,
 };
 
 #[cfg(feature = "tokio")]

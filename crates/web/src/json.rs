@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use tourbillon_durable::{DeadTimer, QueueCounts, StoredNode, StoredTimer};
-use tourbillon_leases::HeldLock;
+use tourbillon_leases::{HeldLock, Holder, Mode};
 
 use crate::schedules;
 use crate::times::time;
@@ -49,5 +49,15 @@ pub fn node(node: &StoredNode) -> Value {
 #[must_use]
 pub fn lock(lock: &HeldLock) -> Value {
     json!({"name": lock.name, "owner": lock.holder.owner, "token": lock.holder.token,
-        "remaining_ms": lock.holder.remaining.as_millis() as u64, "data": lock.holder.data})
+        "remaining_ms": lock.holder.remaining.as_millis() as u64, "mode": lock.holder.mode.to_string(),
+        "holders": lock.holder.holders, "data": lock.holder.data})
+}
+
+/// How a lock is held, and by how many if that may be several.
+#[must_use]
+pub fn mode(holder: &Holder) -> String {
+    match holder.mode {
+        Mode::Exclusive => holder.mode.to_string(),
+        mode => format!("{mode}, held by {}", holder.holders),
+    }
 }

@@ -49,7 +49,13 @@ fn locks_are_listed_with_their_holders() {
     let token = guards[0].id().token();
     let list = ok(&server, &["--names", "mail/1"]);
     let line = list.lines().nth(1).expect("a lock");
-    for word in ["mail/1", &*owner, &token.to_string(), "billing 1.4"] {
+    for word in [
+        "mail/1",
+        &*owner,
+        &token.to_string(),
+        "exclusive",
+        "billing 1.4",
+    ] {
         assert!(line.contains(word), "{word}: {line}");
     }
     let listed: Value =
@@ -63,6 +69,10 @@ fn locks_are_listed_with_their_holders() {
             &Value::from(token),
             &Value::from("billing 1.4")
         )
+    );
+    assert_eq!(
+        (&lock["mode"], &lock["holders"]),
+        (&Value::from("exclusive"), &Value::from(1))
     );
     let remaining = lock["remaining_ms"].as_u64().expect("a number");
     assert!((1..=30_000).contains(&remaining), "{remaining}");

@@ -87,7 +87,7 @@ impl LeaseStore for TableStore {
                 };
                 let token: Option<i64> = db.query_row(ACQUIRE, row, |row| row.get(0)).optional()?;
                 if let Some(token) = token.map(i64::unsigned_abs) {
-                    return Ok(Ok(Acquired::Granted { token }));
+                    return Ok(Ok(Acquired::granted(token)));
                 }
                 let until = "select until from leases where name = ?";
                 let until: i64 = db.query_row(until, [name], |row| row.get(0))?;

@@ -277,7 +277,7 @@ impl AcquireLoop {
         };
         if longest > FIRST_WAIT {
             let request = Arc::clone(&self.request);
-            let key = move || LeaseId::new(&request, 0, Time::default());
+            let key = move || LeaseId::new(&request, 0, 0, Time::default());
             self.waits = Some(self.inner.keep_alive.waits(key));
         }
     }

@@ -11,7 +11,7 @@ use super::releases::UserHandle;
 use super::request::{Request, WaitPolicy};
 use super::stop::StopSignal;
 use crate::keep_alive::KeepOptions;
-use crate::store::{OwnedSecret, block_on};
+use crate::store::{Mode, OwnedSecret, block_on};
 use crate::sync::Arc;
 
 /// A call that acquires a lock, with its options. Made by [`Leases::lock`](crate::Leases::lock).
@@ -85,6 +85,7 @@ struct AcquireTerms {
     feed: Option<Duration>,
     max_hold: Option<Duration>,
     at_least: Duration,
+    mode: Mode,
     patience: Patience,
 }
 
@@ -107,10 +108,82 @@ impl<'a> Acquisition<'a> {
                 feed: None,
                 max_hold: None,
                 at_least: Duration::ZERO,
+                mode: Mode::Exclusive,
                 patience: Patience::Endless,
             },
             stop: None,
         }
+    }
+
+    /// Asks for a **read lock**: others may hold the same name with read locks at the same time. A call
+    /// without this option asks for the whole name: it is the write lock. Overrides an earlier
+    /// [`permit_of`](Self::permit_of).
+    ///
+    /// - Readers get in while others read, until a writer waits. Then the readers finish, and the
+    ///   writer is next. A writer counts as waiting for 1.5 s after it has asked, and by default it
+    ///   asks once a second.
+    /// - All readers who hold the name at one time have one [token](LeaseGuard::token). It is greater
+    ///   than that of the writer before them, and smaller than that of the writer after them. So a
+    ///   [`Fence`](crate::Fence) works as for exclusive locks.
+    /// - Each reader has a lease of its own. If it dies, a writer waits for the rest of that lease.
+    /// - A reader that asks for the write lock, without releasing its read lock, waits for itself.
+    ///
+    /// # Errors
+    ///
+    /// The call that locks fails with [`LockError::Store`] if the store
+    /// [can't share](crate::LeaseStore::can_share) names. Nothing is asked then.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tourbillon_leases::{Leases, LockError, MemoryStore};
+    /// # let leases = Leases::new(MemoryStore::new())?;
+    /// let one = leases.lock("config").shared().wait()?;
+    /// let other = leases.lock("config").shared().wait()?;
+    /// let write = || leases.lock("config").at_once().wait();
+    /// assert!(matches!(write(), Err(LockError::Held { .. })));
+    /// drop((one, other));
+    /// assert!(write().is_ok());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn shared(mut self) -> Self {
+        self.terms.mode = Mode::Shared;
+        self
+    }
+
+    /// Asks for **one of `n` permits**: up to `n` may hold the name at the same time. All callers have to
+    /// name the same number. A caller with another number, or without one, waits until the name is
+    /// free, and while it waits no further permit is granted. Overrides an earlier
+    /// [`shared`](Self::shared).
+    ///
+    /// Each permit has a [place](LeaseGuard::place) from 0 to `n - 1`, the lowest that is free, and a
+    /// [token](LeaseGuard::token) of its own. **The token alone fences nothing**: the holder that was
+    /// granted the first place an hour ago still holds it, and has a smaller token than all others. So
+    /// a resource has to keep one [`Fence`](crate::Fence), or one column, for each place.
+    ///
+    /// # Errors
+    ///
+    /// The call that locks fails with [`LockError::Permits`] if `n` is zero or more than
+    /// [`Mode::MOST_PERMITS`](crate::Mode::MOST_PERMITS), and with [`LockError::Store`] if the store
+    /// [can't share](crate::LeaseStore::can_share) names. Nothing is asked then.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tourbillon_leases::{Fence, Leases, LockError, MemoryStore};
+    /// # let leases = Leases::new(MemoryStore::new())?;
+    /// let fences = [Fence::new(), Fence::new()]; // belong to the two GPUs
+    /// let gpu = || leases.lock("gpu").permit_of(2).at_once().wait();
+    /// let (one, other) = (gpu()?, gpu()?);
+    /// assert!(matches!(gpu(), Err(LockError::Held { .. })));
+    /// for guard in [&one, &other] {
+    ///     fences[guard.place() as usize].admit(guard.token())?;
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn permit_of(mut self, n: u32) -> Self {
+        self.terms.mode = Mode::Permit { of: n };
+        self
     }
 
     /// Sets the length of the lease. The default is that of the [`Leases`](crate::Leases). It is
@@ -327,6 +400,7 @@ impl<'a> Acquisition<'a> {
             keep = keep.max_hold(most);
         }
         self.leases.check(self.name, &keep, terms.lease)?;
+        self.leases.check_mode(self.name, terms.mode)?;
         let (at_least, lease) = (terms.at_least, terms.lease);
         let name = self.name.to_owned();
         if at_least > lease {
@@ -341,6 +415,7 @@ impl<'a> Acquisition<'a> {
             owner: self.leases.owner(),
             secret: OwnedSecret::random(),
             lease,
+            mode: terms.mode,
             keep,
             at_least,
         })

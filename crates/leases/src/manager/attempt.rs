@@ -111,8 +111,8 @@ impl LeasesInner {
         }
         let now = self.clock.now();
         self.acquire_failures.note(answer.as_ref().err(), now);
-        let token = match answer {
-            Ok(Acquired::Granted { token }) => token,
+        let (token, place) = match answer {
+            Ok(Acquired::Granted { token, place }) => (token, place),
             Ok(Acquired::Held { remaining }) => return Attempt::Held(remaining),
             Err(error) => return Attempt::Failed(error),
         };
@@ -123,7 +123,7 @@ impl LeasesInner {
             let what = "the grant arrived after its lease had run out".to_owned();
             return Attempt::Failed(StoreError::Unavailable(what));
         }
-        let id = LeaseId::new(request, token, now);
+        let id = LeaseId::new(request, token, place, now);
         let keep = request.keep.clone().since(sent);
         match self.keep_alive.keep_with(id, &keep) {
             Ok(kept) => {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tourbillon::BuildError;
 
 use crate::keep_alive::{KeepError, Loss};
-use crate::store::{LONGEST_NAME, StoreError};
+use crate::store::{LONGEST_NAME, Mode, StoreError};
 
 /// The number of bytes that an error shows of a name that is too long.
 const SHOWN: usize = 64;
@@ -110,6 +110,15 @@ pub enum LockError {
         /// The lease that was asked for.
         lease: Duration,
     },
+    /// The number of [permits](crate::Acquisition::permit_of) is zero, or greater than
+    /// [`Mode::MOST_PERMITS`](crate::Mode::MOST_PERMITS).
+    #[non_exhaustive]
+    Permits {
+        /// The lock.
+        name: String,
+        /// The number of permits.
+        of: u32,
+    },
     /// The lease was to be extended, but is renewed in the background.
     #[non_exhaustive]
     Renewed {
@@ -194,6 +203,7 @@ impl LockError {
             | LockError::ZeroFeed { name }
             | LockError::ZeroHold { name }
             | LockError::LongerThanLease { name, .. }
+            | LockError::Permits { name, .. }
             | LockError::Renewed { name }
             | LockError::Lost { name, .. }
             | LockError::Store { name, .. }
@@ -279,6 +289,11 @@ impl fmt::Display for LockError {
                 f,
                 "to be held for at least {at_least:?} with a lease of {lease:?}: choose a lease of at least \
                  {at_least:?}"
+            ),
+            LockError::Permits { of, .. } => write!(
+                f,
+                "one of {of} permits: choose a number from 1 to {}",
+                Mode::MOST_PERMITS
             ),
             LockError::Renewed { .. } => f.write_str(
                 "its lease is renewed in the background, so it can't be extended: acquire it with \

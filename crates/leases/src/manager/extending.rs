@@ -104,7 +104,8 @@ impl Lease {
         };
         // Before the call: even without an answer the store may hold the lock for this long.
         id.may_last(lease);
-        let renewal = [Renewal::new(id.name(), id.secret(), lease).never_shortening()];
+        let renewal = Renewal::new(id.name(), id.secret(), lease).in_mode(id.mode());
+        let renewal = [renewal.never_shortening()];
         let destination = self.inner.destination(id.name());
         let call = self
             .inner

@@ -17,7 +17,10 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 /// Admitting a token and writing must be one step for the resource, under its own lock. Otherwise a
 /// write that was admitted may come after a write of the next holder.
 ///
-/// Each lock name needs a fence of its own, since tokens of different names can't be compared.
+/// Each lock name needs a fence of its own, since tokens of different names can't be compared. So does each
+/// [place](crate::LeaseGuard::place) of a name with [permits](crate::Acquisition::permit_of): a holder who
+/// was granted a permit long ago, and still has it, has a smaller token than the others. Readers and
+/// writers of a name share one fence.
 ///
 /// # Examples
 ///

@@ -250,7 +250,8 @@ impl LeaseGuard {
         self.id().name()
     }
 
-    /// Returns a number that is greater than that of every earlier grant of this name. Send it with
+    /// Returns a number that is greater than that of every earlier grant of this name. Readers who hold
+    /// it at one time have one token, and each permit has its own. Send it with
     /// every access to the resource that the lock protects, and let the resource refuse smaller
     /// numbers: see [`Fence`](crate::Fence) and the
     /// [guide](crate#what-a-lease-can-and-cannot-promise).
@@ -269,6 +270,24 @@ impl LeaseGuard {
     #[must_use]
     pub fn token(&self) -> u64 {
         self.id().token()
+    }
+
+    /// Returns the place of a [permit](crate::Acquisition::permit_of), from 0 to one less than the
+    /// number of permits. No other holder has this place at this time. For all other locks it is 0.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tourbillon_leases::{Leases, MemoryStore};
+    /// # let leases = Leases::new(MemoryStore::new())?;
+    /// let first = leases.lock("gpu").permit_of(2).wait()?;
+    /// let second = leases.lock("gpu").permit_of(2).wait()?;
+    /// assert_eq!((first.place(), second.place()), (0, 1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn place(&self) -> u32 {
+        self.id().place()
     }
 
     /// Returns whether the lock is held, by the local clock and without a call to the store.

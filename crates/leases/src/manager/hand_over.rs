@@ -15,7 +15,7 @@ use super::locks::Leases;
 use super::request::{PendingRelease, Request};
 use super::ticket::{Claimant, LeaseTicket};
 use crate::keep_alive::{KeepOptions, Loss, call_limit};
-use crate::store::{Detach, Detached, OwnedSecret, Resume, Resumed, StoreError};
+use crate::store::{Detach, Detached, Mode, OwnedSecret, Resume, Resumed, StoreError};
 use crate::sync::Arc;
 
 /// The reason why a guard could not be detached.
@@ -83,6 +83,9 @@ impl LeaseGuard {
     /// - [`DetachError::OtherGuards`] if this is not the only guard.
     /// - [`DetachError::Store`] if the store failed or [can't](crate::LeaseStore::detach) hand
     ///   locks over. The lock is held as before, and the call may be repeated.
+    /// - [`DetachError::Store`] if the lock is [shared](crate::Acquisition::shared) or a
+    ///   [permit](crate::Acquisition::permit_of): only exclusive locks can be handed over. Nothing is
+    ///   asked.
     ///
     /// # Blocking
     ///
@@ -124,6 +127,12 @@ impl LeaseGuard {
         // Nobody else can make another guard, since this one is the only one, and is owned here.
         if self.id().holds() > 1 {
             return Err(DetachError::OtherGuards(self));
+        }
+        let mode = self.id().mode();
+        if mode != Mode::Exclusive {
+            let what = "only exclusive locks can be handed over";
+            let error = StoreError::Refused(format!("{what}, and this one is held as {mode}"));
+            return Err(DetachError::Store(self, error));
         }
         match self.lost().loss() {
             Some(loss) => Err(self.no_more(loss)),
@@ -372,6 +381,7 @@ impl LeasesInner {
                 name,
                 secret,
                 lease,
+                mode: Mode::Exclusive,
                 sure,
                 stays: None,
             });
@@ -404,10 +414,11 @@ impl LeasesInner {
             owner: owner.clone(),
             secret: claimant.secret,
             lease,
+            mode: Mode::Exclusive,
             keep: keep.clone(),
             at_least: terms.stays,
         };
-        let id = LeaseId::new(&request, token, now);
+        let id = LeaseId::new(&request, token, 0, now);
         match self.keep_alive.keep_with(id, &keep) {
             Ok(kept) => Ok(LeaseGuard::new(self, kept, keep, false, drop_waits)),
             Err(error) => {
@@ -430,6 +441,7 @@ impl Drop for Unanswered<'_> {
             secret: claimant.secret,
             // The lease of the lock is not known.
             lease: leases.lease,
+            mode: Mode::Exclusive,
             sure: false,
             stays: None,
         });

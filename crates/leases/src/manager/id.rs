@@ -7,7 +7,7 @@ use std::time::Duration;
 use tourbillon::Time;
 
 use super::request::{PendingRelease, Request};
-use crate::store::{Holding, OwnedSecret, Secret};
+use crate::store::{Holding, Mode, OwnedSecret, Secret};
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -18,13 +18,14 @@ use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 /// # Examples
 ///
 /// ```
-/// # use tourbillon_leases::{Leases, MemoryStore};
+/// # use tourbillon_leases::{Leases, MemoryStore, Mode};
 /// # let leases = Leases::new(MemoryStore::new())?;
 /// let guard = leases.lock("report").wait()?;
 /// let id = guard.id();
 /// assert_eq!(id.name(), "report");
 /// println!("{} holds it", id.owner());
 /// assert_eq!((id.token(), id.holds()), (guard.token(), 1));
+/// assert_eq!((id.mode(), id.place()), (Mode::Exclusive, 0));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
@@ -36,6 +37,9 @@ struct Id {
     owner: String,
     secret: OwnedSecret,
     token: u64,
+    mode: Mode,
+    /// The place of a permit.
+    place: u32,
     /// The greatest length of the lease so far, in nanoseconds.
     lease: AtomicU64,
     /// Until when the name stays locked for others, if that was asked for.
@@ -46,12 +50,14 @@ struct Id {
 
 impl LeaseId {
     /// Creates the id of a grant that was answered at `now`.
-    pub(super) fn new(request: &Request, token: u64, now: Time) -> Self {
+    pub(super) fn new(request: &Request, token: u64, place: u32, now: Time) -> Self {
         LeaseId(Arc::new(Id {
             name: request.name.clone(),
             owner: request.owner.clone(),
             secret: request.secret,
             token,
+            mode: request.mode,
+            place,
             lease: AtomicU64::new(nanos(request.lease)),
             // The store counts from its grant, which came before `now`.
             stays: (!request.at_least.is_zero()).then(|| now + request.at_least),
@@ -103,6 +109,18 @@ impl LeaseId {
         self.0.token
     }
 
+    /// Returns how the lock is held.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        self.0.mode
+    }
+
+    /// Returns the place of a permit; see [`LeaseGuard::place`](crate::LeaseGuard::place).
+    #[must_use]
+    pub fn place(&self) -> u32 {
+        self.0.place
+    }
+
     /// Takes the last guard from the count. Returns false if there are others.
     pub(super) fn remove_only_hold(&self) -> bool {
         // AcqRel: as in `remove_hold`. Relaxed on failure: nothing has happened.
@@ -136,6 +154,7 @@ impl LeaseId {
             name: self.0.name.clone(),
             secret: self.0.secret,
             lease: self.lease(),
+            mode: self.0.mode,
             sure,
             stays: self.0.stays,
         }
@@ -147,7 +166,9 @@ impl LeaseId {
             .0
             .stays
             .map_or(Duration::ZERO, |stays| stays.since(now()));
-        Holding::new(&self.0.name, self.secret()).after(rest)
+        Holding::new(&self.0.name, self.secret())
+            .after(rest)
+            .in_mode(self.0.mode)
     }
 
     /// Returns the number of guards.

@@ -13,7 +13,8 @@ use super::request::Queued;
 use super::stats::{AcquireFailures, Asks, LeaseStats};
 use crate::keep_alive::{Batch, KeepAlive, KeepAliveStats, KeepOptions};
 use crate::store::{
-    Destination, Holder, LeaseStore, Outcome, Renewal, StoreError, StoreFuture, WaitQueue, complete,
+    Destination, Holder, LeaseStore, Mode, Outcome, Renewal, StoreError, StoreFuture, WaitQueue,
+    complete,
 };
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Arc, Mutex};
@@ -100,6 +101,22 @@ impl LeasesInner {
         checked.map_err(|error| LockError::of_keep(name, error))
     }
 
+    /// Checks that the store can grant a name in this mode.
+    pub(super) fn check_mode(&self, name: &str, mode: Mode) -> Result<(), LockError> {
+        if mode == Mode::Exclusive {
+            return Ok(());
+        }
+        let name = name.to_owned();
+        match mode {
+            Mode::Permit { of } if !mode.is_possible() => Err(LockError::Permits { name, of }),
+            _ if self.store.can_share() => Ok(()),
+            _ => {
+                let error = StoreError::no_sharing(&name);
+                Err(LockError::Store { name, error })
+            }
+        }
+    }
+
     /// Calls the store about a name, as [`call_store`](Self::call_store) does.
     pub(super) async fn ask_store<'a, T>(
         &'a self,
@@ -138,7 +155,8 @@ impl LeasesInner {
             .iter()
             .map(|entry| {
                 let id = entry.key();
-                let mut renewal = Renewal::new(id.name(), id.secret(), entry.lease());
+                let renewal = Renewal::new(id.name(), id.secret(), entry.lease());
+                let mut renewal = renewal.in_mode(id.mode());
                 renewal.holds = u32::try_from(id.holds()).unwrap_or(u32::MAX);
                 renewal
             })

@@ -6,7 +6,7 @@ use tourbillon::Time;
 
 use super::background::QueuedItem;
 use crate::keep_alive::KeepOptions;
-use crate::store::{Claim, Holding, OwnedSecret};
+use crate::store::{Claim, Holding, Mode, OwnedSecret};
 use crate::sync::channel::Sender;
 
 /// A checked request to acquire a name.
@@ -16,6 +16,7 @@ pub(super) struct Request {
     pub(super) owner: String,
     pub(super) secret: OwnedSecret,
     pub(super) lease: Duration,
+    pub(super) mode: Mode,
     pub(super) keep: KeepOptions,
     /// How long the lock stays locked from its grant on, whatever its holder does.
     pub(super) at_least: Duration,
@@ -24,7 +25,7 @@ pub(super) struct Request {
 impl Request {
     /// Returns what the store is asked, by a caller that does not wait.
     pub(super) fn claim(&self) -> Claim<'_> {
-        Claim::new(&self.name, &self.owner, self.secret.get(), self.lease)
+        Claim::new(&self.name, &self.owner, self.secret.get(), self.lease).in_mode(self.mode)
     }
 
     /// Returns the release of a name that may have been granted without an answer, or may still be
@@ -34,6 +35,7 @@ impl Request {
             name: self.name.clone(),
             secret: self.secret,
             lease: self.lease,
+            mode: self.mode,
             sure: false,
             stays: None,
         }
@@ -70,6 +72,7 @@ pub(super) struct PendingRelease {
     pub(super) name: String,
     pub(super) secret: OwnedSecret,
     pub(super) lease: Duration,
+    pub(super) mode: Mode,
     /// Whether no attempt with this secret may still be granted. Then the answer that the name
     /// is not held with it means that it is given back.
     pub(super) sure: bool,
@@ -81,7 +84,9 @@ impl PendingRelease {
     /// Returns what the store is asked at `now`.
     pub(super) fn holding(&self, now: Time) -> Holding<'_> {
         let rest = self.stays.map_or(Duration::ZERO, |stays| stays.since(now));
-        Holding::new(&self.name, self.secret.get()).after(rest)
+        Holding::new(&self.name, self.secret.get())
+            .after(rest)
+            .in_mode(self.mode)
     }
 }
 

@@ -156,6 +156,7 @@ impl PostgresInner {
     ) -> Result<Vec<Result<Acquired, StoreError>>, StoreError> {
         let valid = |claim: &Claim<'_>| {
             Self::valid_name(claim.name, &[claim.owner, claim.data])?;
+            claim.is_exclusive()?;
             self.valid_lease(claim.lease)
         };
         let checked: Vec<_> = batch.iter().map(valid).collect();
@@ -188,9 +189,7 @@ impl PostgresInner {
             0 => Ok(Acquired::Held {
                 remaining: time(number),
             }),
-            1 if number > 0 => Ok(Acquired::Granted {
-                token: number.unsigned_abs(),
-            }),
+            1 if number > 0 => Ok(Acquired::granted(number.unsigned_abs())),
             2 => Err(StoreError::Restarted { wait: time(number) }),
             3 => Err(self.too_short(number)),
             _ => Err(strange()),

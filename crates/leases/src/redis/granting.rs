@@ -101,6 +101,11 @@ impl RedisStore {
         }
     }
 
+    fn valid_claim(&self, claim: &Claim<'_>) -> Result<(), StoreError> {
+        claim.is_exclusive()?;
+        self.valid(claim.name, claim.lease)
+    }
+
     /// Asks for names of one destination. A batch of one checks the marker in the same step.
     pub(super) async fn acquire_now(
         &self,
@@ -111,7 +116,7 @@ impl RedisStore {
         let [claim] = batch else {
             return self.acquire_batch(destination, batch, limit).await;
         };
-        Ok(vec![match self.valid(claim.name, claim.lease) {
+        Ok(vec![match self.valid_claim(claim) {
             Ok(()) => self.acquire_one(claim, limit).await,
             Err(error) => Err(error),
         }])
@@ -148,7 +153,7 @@ impl RedisStore {
         let apart = guarded && self.0.apart.load(Ordering::Relaxed);
         let mut answers: Vec<_> = batch
             .iter()
-            .map(|claim| self.valid(claim.name, claim.lease).map(|()| Value::Nil))
+            .map(|claim| self.valid_claim(claim).map(|()| Value::Nil))
             .collect();
         let valid = |answers: &[Result<Value, StoreError>]| -> Vec<usize> {
             (0..answers.len())
@@ -238,9 +243,9 @@ impl RedisStore {
             [Value::Int(0), Value::Int(left)] => Ok(Acquired::Held {
                 remaining: time_left(left, self.0.options.longest_lease),
             }),
-            [Value::Int(1), Value::Int(token)] if token > 0 => Ok(Acquired::Granted {
-                token: token.unsigned_abs(),
-            }),
+            [Value::Int(1), Value::Int(token)] if token > 0 => {
+                Ok(Acquired::granted(token.unsigned_abs()))
+            }
             [Value::Int(2), Value::Int(wait), Value::Int(why)] => Err(waits(wait, why)),
             [Value::Int(3), Value::Int(others)] => Err(self.too_short(others)),
             _ => Err(strange(answer)),

@@ -275,6 +275,7 @@ impl LeaseStore for SqliteLeases {
         limit: Duration,
     ) -> StoreFuture<'a, Vec<Result<Acquired, StoreError>>> {
         Box::pin(async move {
+            batch.iter().try_for_each(Claim::is_exclusive)?;
             let start = Instant::now();
             // A caller that has asked before mostly hears that nothing has changed. A look keeps nobody
             // from writing.

@@ -279,7 +279,5 @@ fn page(mut locks: Vec<HeldLock>, next: Option<String>, paging: &LockPaging) -> 
 }
 
 fn granted(token: i64) -> Acquired {
-    Acquired::Granted {
-        token: token.unsigned_abs(),
-    }
+    Acquired::granted(token.unsigned_abs())
 }

@@ -206,6 +206,10 @@ impl<S: LeaseStore> LeaseStore for BlockingStore<S> {
         self.get().longest_lease()
     }
 
+    fn can_share(&self) -> bool {
+        self.get().can_share()
+    }
+
     fn acquire<'a>(
         &'a self,
         destination: Destination,

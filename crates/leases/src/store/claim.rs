@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Secret;
+use super::{Mode, Secret};
 
 /// The length of the longest name, in bytes.
 pub(crate) const LONGEST_NAME: usize = 1_024;
@@ -54,6 +54,9 @@ pub struct Claim<'a> {
     pub waited: Duration,
     /// What the caller says about itself, for people who ask who [holds](crate::Holder::data) the name.
     pub data: &'a str,
+    /// How the name is to be held. Only stores that [can share](crate::LeaseStore::can_share) names get
+    /// another mode than [`Exclusive`](Mode::Exclusive).
+    pub mode: Mode,
 }
 
 impl<'a> Claim<'a> {
@@ -61,6 +64,11 @@ impl<'a> Claim<'a> {
     /// name, which is fast. From then on callers take turns. 20 ms is long compared with the cost
     /// of handing a name over, so the throughput stays high, and short for a caller that waits.
     pub const TURN: Duration = Duration::from_millis(20);
+
+    /// For so long after its last claim a caller counts as [waiting](Self::waits): 1.5 s. While a
+    /// caller in another [mode](Self::mode) waits, nobody joins the holders of a name that is shared or
+    /// held with permits. By default a waiting caller asks again within a second.
+    pub const RECENT: Duration = Duration::from_millis(1_500);
 
     /// Creates a claim of a caller that does not wait.
     #[must_use]
@@ -73,7 +81,34 @@ impl<'a> Claim<'a> {
             waits: false,
             waited: Duration::ZERO,
             data: "",
+            mode: Mode::Exclusive,
         }
+    }
+
+    /// Returns the same claim, for this mode.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tourbillon_leases::{Acquired, Claim, LeaseStore, MemoryStore, Mode, Secret};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// let store = MemoryStore::new();
+    /// let (lease, limit) = (Duration::from_secs(30), Duration::from_secs(5));
+    /// let claims = ["u7Hq", "e4Wd"].map(|secret| {
+    ///     Claim::new("gpu", "owner 1", Secret::new(secret), lease).in_mode(Mode::Permit { of: 2 })
+    /// });
+    /// let answers = store.acquire(store.destination("gpu"), &claims, limit).await?;
+    /// assert!(matches!(answers[0], Ok(Acquired::Granted { place: 0, .. })));
+    /// assert!(matches!(answers[1], Ok(Acquired::Granted { place: 1, .. })));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn in_mode(self, mode: Mode) -> Self {
+        Claim { mode, ..self }
     }
 
     /// Returns the same claim, by a caller that will wait.
@@ -97,6 +132,15 @@ impl<'a> Claim<'a> {
         Claim { data, ..self }
     }
 
+    /// Refuses another mode, for a store that can't share names.
+    #[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]
+    pub(crate) fn is_exclusive(&self) -> Result<(), super::StoreError> {
+        match self.mode {
+            Mode::Exclusive => Ok(()),
+            _ => Err(super::StoreError::no_sharing(self.name)),
+        }
+    }
+
     /// Returns whether the caller has waited for a [turn](Claim::TURN) or longer. A reserved name
     /// is granted to such a caller.
     #[must_use]
@@ -111,12 +155,33 @@ impl<'a> Claim<'a> {
 pub enum Acquired {
     /// The owner holds the name for a full lease.
     Granted {
-        /// The token, which is greater than that of every earlier grant of the name.
+        /// The token, which is greater than that of every earlier grant of the name. Only readers who
+        /// hold the name at one time have one token.
         token: u64,
+        /// The place of a [permit](Mode::Permit), from 0. Else 0.
+        place: u32,
     },
-    /// Somebody else holds the name.
+    /// Somebody else holds the name, or all of its permits, or holds it in another mode.
     Held {
-        /// How long that lease still lasts, unless it is renewed.
+        /// How long that lasts, unless a lease is renewed: until the first permit ends for a caller
+        /// that waits for a permit, and until the last lease ends for one that waits for a free name.
+        /// It may be less.
         remaining: Duration,
     },
+}
+
+impl Acquired {
+    /// Returns the grant of a whole name.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon_leases::Acquired;
+    ///
+    /// assert_eq!(Acquired::granted(7), Acquired::Granted { token: 7, place: 0 });
+    /// ```
+    #[must_use]
+    pub fn granted(token: u64) -> Self {
+        Acquired::Granted { token, place: 0 }
+    }
 }

@@ -80,6 +80,12 @@ impl StoreError {
         StoreError::Refused(why)
     }
 
+    /// A store can't share names, and was asked to.
+    pub(crate) fn no_sharing(name: &str) -> Self {
+        let why = format!("this store can't share {name:?}: its locks have one holder each");
+        StoreError::Refused(why)
+    }
+
     /// A store can't hand names over.
     pub(crate) fn no_hand_over(name: &str) -> Self {
         StoreError::Refused(format!("this store can't hand {name:?} over"))

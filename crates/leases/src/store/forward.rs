@@ -31,6 +31,12 @@ macro_rules! forward {
                 $asked
             }
 
+            fn can_share(&self) -> bool {
+                let $own = self;
+                let $ask = |store: &$store| store.can_share();
+                $asked
+            }
+
             fn acquire<'a>(
                 &'a self,
                 destination: Destination,

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-/// The holder of a name, by the store.
+use super::Mode;
+
+/// The holder of a name, by the store. If several hold it, this is the one whose lease ends last.
 ///
 /// # Examples
 ///
@@ -30,6 +32,11 @@ pub struct Holder {
     /// What the holder says about itself, see
     /// [`LeasesBuilder::holder_data`](crate::LeasesBuilder::holder_data). Empty by default.
     pub data: String,
+    /// How the name is held.
+    pub mode: Mode,
+    /// How many hold the name, at least one. More than one only if it is [shared](Mode::Shared) or held
+    /// with [permits](Mode::Permit).
+    pub holders: usize,
 }
 
 impl Holder {
@@ -51,6 +58,29 @@ impl Holder {
             token,
             remaining,
             data: String::new(),
+            mode: Mode::Exclusive,
+            holders: 1,
+        }
+    }
+
+    /// Returns the same answer, for a name that so many hold in this mode.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tourbillon_leases::{Holder, Mode};
+    ///
+    /// let holder = Holder::new("node-3:1".to_owned(), 7, Duration::from_secs(30));
+    /// assert_eq!((holder.mode, holder.holders), (Mode::Exclusive, 1));
+    /// assert_eq!(holder.in_mode(Mode::Shared, 5).holders, 5);
+    /// ```
+    #[must_use]
+    pub fn in_mode(self, mode: Mode, holders: usize) -> Self {
+        Holder {
+            mode,
+            holders,
+            ..self
         }
     }
 

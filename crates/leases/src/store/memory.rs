@@ -1,20 +1,19 @@
 //! A store in the memory of one process.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::hash::BuildHasher;
 use std::task::Waker;
 use std::time::Duration;
 
-use ahash::RandomState;
-use tourbillon::{Clock, Time};
+use tourbillon::Clock;
 
 pub use super::fault::{Fault, StoreCall};
+use super::group::reservation;
+use super::memory_state::MemoryState;
 use super::wait_queue::WaitQueue;
 use super::{
-    Acquired, Claim, Destination, Detach, Detached, HeldLock, Holder, Holding, LeaseStore,
-    LockPage, LockPaging, Outcome, Released, Renewal, Resume, Resumed, Secret, StoreError,
-    StoreFuture, Watch,
+    Acquired, Claim, Destination, Detach, Detached, Holder, Holding, LeaseStore, LockPage,
+    LockPaging, Mode, Outcome, Released, Renewal, Resume, Resumed, StoreError, StoreFuture, Watch,
 };
 use crate::sync::{Arc, Mutex, Origin};
 
@@ -79,61 +78,6 @@ struct Shared {
 
 /// A function that decides the fault of each call.
 type Injected = dyn Fn(&StoreCall<'_>) -> Fault + Send + Sync;
-
-/// Every name that is held or reserved.
-#[derive(Default)]
-struct MemoryState {
-    held: HashMap<String, Held, RandomState>,
-    /// Names that nobody holds. Until this time only callers that are due get them.
-    reserved: HashMap<String, Time, RandomState>,
-    /// At this number of names, those whose lease or reservation has run out are removed.
-    crowd: usize,
-    /// The last token. All names share one sequence, so a free name needs no memory for its token.
-    token: u64,
-}
-
-/// A name that somebody holds.
-struct Held {
-    owner: String,
-    /// What proves who holds it. `None` if the name is released and stays locked for a while.
-    secret: Option<Box<str>>,
-    until: Time,
-    token: u64,
-    /// What the holder says about itself, if it says something.
-    data: Option<Box<str>>,
-    /// When the longest wait for it began.
-    next: Option<Time>,
-    /// The last time that it was detached. It stays for a resume that is repeated.
-    detached: Option<Box<DetachedHold>>,
-}
-
-/// What a detach writes beside a name.
-struct DetachedHold {
-    /// `None` when it is used up.
-    ticket: Option<Box<str>>,
-    lease: Duration,
-    terms: String,
-}
-
-impl Held {
-    fn is_held_with(&self, secret: Secret<'_>) -> bool {
-        self.secret.as_deref() == Some(secret.reveal())
-    }
-
-    fn shown(&self, now: Time) -> Holder {
-        let remaining = self.until.since(now);
-        Holder::new(self.owner.clone(), self.token, remaining)
-            .with_data(self.data.as_deref().unwrap_or_default())
-    }
-}
-
-/// Returns how long a name is reserved for callers that are due: a quarter of the longest wait,
-/// from 5 ms to 25 ms. So a slow caller gets more time the longer it waits.
-fn reservation(waited: Duration) -> Duration {
-    const LEAST: Duration = Duration::from_millis(5);
-    const MOST: Duration = Duration::from_millis(25);
-    (waited / 4).clamp(LEAST, MOST)
-}
 
 impl MemoryStore {
     /// Creates a store on [`Clock::boottime`].
@@ -203,8 +147,8 @@ impl MemoryStore {
         if self.is_forked() {
             return;
         }
-        let held = std::mem::take(&mut self.0.state.lock().held);
-        for name in held.keys() {
+        let forgotten = self.0.state.lock().forget();
+        for name in &forgotten {
             self.0.wait_queue.released(name);
         }
     }
@@ -233,9 +177,7 @@ impl MemoryStore {
 
     fn find(&self, name: &str) -> Option<Holder> {
         let state = self.0.state.lock();
-        let now = self.0.clock.now();
-        let held = state.held.get(name).filter(|held| now < held.until)?;
-        Some(held.shown(now))
+        state.find(name, self.0.clock.now())
     }
 
     /// Returns whether this process is a forked copy, in which a mutex may stay locked forever.
@@ -293,7 +235,7 @@ impl MemoryStore {
         let now = self.0.clock.now();
         if let Some(held) = state.held.get_mut(claim.name)
             && now < held.until
-            && !held.is_held_with(claim.secret)
+            && !(claim.mode == Mode::Exclusive && held.is_held_with(claim.secret))
         {
             // The release decides by the longest wait whether it reserves the name, and how long.
             if claim.waits {
@@ -304,6 +246,11 @@ impl MemoryStore {
                 remaining: held.until.since(now),
             };
         }
+        if let Some((acquired, room)) = state.join(claim, now) {
+            drop(state);
+            self.has_room(claim.name, room);
+            return acquired;
+        }
         // The name is free, but reserved: only a caller that is due may take it.
         if let Some(until) = state.reserved.get(claim.name) {
             if now < *until && !claim.is_due() {
@@ -313,26 +260,17 @@ impl MemoryStore {
             }
             state.reserved.remove(claim.name);
         }
-        // Twice the number of live names as the next threshold makes the clean-up cost constant
-        // time per grant on average.
-        if state.held.len() + state.reserved.len() >= state.crowd {
-            state.held.retain(|_, held| now < held.until);
-            state.reserved.retain(|_, until| now < *until);
-            state.crowd = (2 * (state.held.len() + state.reserved.len())).max(1_024);
+        let (acquired, room) = state.begin(claim, now);
+        drop(state);
+        self.has_room(claim.name, room);
+        acquired
+    }
+
+    /// Wakes the next waiting caller, if a grant has left room for it (SHARE-4).
+    fn has_room(&self, name: &str, room: bool) {
+        if room {
+            self.0.wait_queue.released(name);
         }
-        state.token += 1;
-        let token = state.token;
-        let held = Held {
-            owner: claim.owner.to_owned(),
-            secret: Some(claim.secret.reveal().into()),
-            until: now + claim.lease,
-            token,
-            data: (!claim.data.is_empty()).then(|| claim.data.into()),
-            next: None,
-            detached: None,
-        };
-        state.held.insert(claim.name.to_owned(), held);
-        Acquired::Granted { token }
     }
 
     /// Ends the reservation of a name for which nobody waits any more.
@@ -343,25 +281,16 @@ impl MemoryStore {
         if self.0.wait_queue.waits_for(name) {
             return;
         }
-        if let Some(held) = state.held.get_mut(name) {
-            held.next = None;
-        }
-        state.reserved.remove(name);
+        state.forget_waits(name);
     }
 
     /// Renews one lease.
     fn prolong(&self, renewal: &Renewal<'_>) -> Outcome {
         let mut state = self.0.state.lock();
         let now = self.0.clock.now();
-        match state.held.get_mut(renewal.name) {
-            Some(held) if now < held.until && held.is_held_with(renewal.secret) => {
-                let until = now + renewal.lease;
-                if !renewal.never_shortens || held.until < until {
-                    held.until = until;
-                }
-                Outcome::Renewed
-            }
-            _ => Outcome::NotHeld,
+        match state.renew(renewal, now) {
+            true => Outcome::Renewed,
+            false => Outcome::NotHeld,
         }
     }
 
@@ -370,6 +299,12 @@ impl MemoryStore {
         let name = holding.name;
         let mut state = self.0.state.lock();
         let now = self.0.clock.now();
+        if holding.mode != Mode::Exclusive {
+            let freed = state.release_place(holding, now);
+            drop(state);
+            self.has_room(name, freed == Some(true));
+            return freed.map_or(Released::NotHeld, |_| Released::Released);
+        }
         match state.held.get_mut(name) {
             Some(held)
                 if held.is_held_with(holding.secret)
@@ -412,64 +347,18 @@ impl MemoryStore {
     /// Writes a ticket beside a name.
     fn detached(&self, detach: &Detach<'_>) -> Detached {
         let mut state = self.0.state.lock();
-        let now = self.0.clock.now();
-        match state.held.get_mut(detach.name) {
-            Some(held) if now < held.until && held.is_held_with(detach.secret) => {
-                held.detached = Some(Box::new(DetachedHold {
-                    ticket: Some(detach.ticket.reveal().into()),
-                    lease: detach.lease,
-                    terms: detach.terms.to_owned(),
-                }));
-                Detached::Detached
-            }
-            _ => Detached::NotHeld,
-        }
+        state.detach(detach, self.0.clock.now())
     }
 
     /// Uses up a ticket, and gives the name to another owner.
     fn resumed(&self, resume: &Resume<'_>) -> Option<Resumed> {
         let mut state = self.0.state.lock();
-        let now = self.0.clock.now();
-        let held = state.held.get_mut(resume.name)?;
-        let again = held.is_held_with(resume.secret);
-        let detached = held.detached.as_mut()?;
-        let fits = detached.ticket.as_deref() == Some(resume.ticket.reveal());
-        if now >= held.until || !(again || fits) {
-            return None;
-        }
-        if !again {
-            detached.ticket = None;
-            held.owner = resume.owner.to_owned();
-            held.secret = Some(resume.secret.reveal().into());
-            held.data = (!resume.data.is_empty()).then(|| resume.data.into());
-        }
-        // A call that is repeated must not shorten what a later one has extended.
-        held.until = held.until.max(now + detached.lease);
-        Some(Resumed::new(held.token, detached.terms.clone()))
+        state.resume(resume, self.0.clock.now())
     }
-}
 
-impl MemoryStore {
     fn page(&self, prefix: &str, paging: &LockPaging) -> LockPage {
         let state = self.0.state.lock();
-        let now = self.0.clock.now();
-        let after = paging.after.as_deref();
-        let is_of_page =
-            |name: &str| name.starts_with(prefix) && after.is_none_or(|after| name > after);
-        let held = state.held.iter();
-        let mut found: Vec<_> = held
-            .filter(|(name, held)| is_of_page(name) && now < held.until)
-            .collect();
-        let limit = paging.limit.max(1);
-        let more = found.len() > limit;
-        if more {
-            found.select_nth_unstable_by(limit, |one, other| one.0.cmp(other.0));
-            found.truncate(limit);
-        }
-        found.sort_unstable_by(|one, other| one.0.cmp(other.0));
-        let next = found.last().filter(|_| more).map(|last| last.0.clone());
-        let shown = |(name, held): (&String, &Held)| HeldLock::new(name.clone(), held.shown(now));
-        LockPage::new(found.into_iter().map(shown).collect(), next, paging)
+        state.page(prefix, paging, self.0.clock.now())
     }
 }
 
@@ -481,6 +370,10 @@ impl LeaseStore for MemoryStore {
         // This hasher has fixed keys, so the destination is the same in every run.
         let hasher = std::hash::BuildHasherDefault::<std::hash::DefaultHasher>::default();
         Destination::new(hasher.hash_one(name) % self.0.destinations)
+    }
+
+    fn can_share(&self) -> bool {
+        true
     }
 
     fn acquire<'a>(
@@ -586,7 +479,7 @@ impl fmt::Debug for MemoryStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("MemoryStore");
         if !self.is_forked() {
-            shown.field("names", &self.0.state.lock().held.len());
+            shown.field("names", &self.0.state.lock().names());
         }
         shown.finish_non_exhaustive()
     }

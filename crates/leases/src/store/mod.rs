@@ -12,9 +12,12 @@ mod claim;
 mod error;
 mod fault;
 mod forward;
+mod group;
 mod handed;
 mod holder;
 mod memory;
+mod memory_state;
+mod mode;
 #[cfg(not(loom))]
 mod owned;
 mod secret;
@@ -44,6 +47,7 @@ pub(crate) use forward::forward;
 pub use handed::{Detach, Detached, Resume, Resumed};
 pub use holder::{HeldLock, Holder, LockPage, LockPaging};
 pub use memory::{Fault, MemoryStore, StoreCall};
+pub use mode::Mode;
 pub(crate) use secret::OwnedSecret;
 pub use secret::Secret;
 #[cfg(all(feature = "tokio", not(loom)))]
@@ -81,10 +85,12 @@ pub use wait_queue::WaitQueue;
 ///
 /// # What a backend promises
 ///
-/// - A name is granted to one owner at a time. The lease begins when the backend executes the call.
+/// - A name is granted to one owner at a time, unless the store [can share](Self::can_share) names
+///   and the claims have another [mode](Claim::mode). The lease begins when the backend executes the call.
 ///   That is after the caller has sent it. So a lease never ends later by the caller's clock than
 ///   by the backend's clock.
-/// - The tokens of a name strictly increase from holder to holder.
+/// - The tokens of a name strictly increase from holder to holder. Readers who hold the name at one
+///   time have one token.
 /// - An acquire with the [secret](Secret) that already holds the name is granted again, for a full
 ///   lease, with the same token or a greater one. A call whose answer was lost is repeated with the
 ///   same secret.
@@ -100,8 +106,8 @@ pub use wait_queue::WaitQueue;
 /// own.
 ///
 /// A store that wraps another store must forward every method, including those with a default here.
-/// With the defaults, all names share one destination, the length of leases has no bound, and
-/// waiting callers are not woken.
+/// With the defaults, all names share one destination, the length of leases has no bound, nothing is
+/// shared, and waiting callers are not woken.
 ///
 /// # Panics
 ///
@@ -162,7 +168,22 @@ pub trait LeaseStore: Send + Sync + 'static {
         Duration::MAX
     }
 
-    /// Acquires those names of one destination that nobody holds. Returns one answer for each item of
+    /// Returns whether names can be held in other [modes](Mode) than exclusively. The default is
+    /// `false`. Then the leases refuse other modes before any call.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon_leases::{LeaseStore, MemoryStore};
+    ///
+    /// assert!(MemoryStore::new().can_share());
+    /// ```
+    fn can_share(&self) -> bool {
+        false
+    }
+
+    /// Acquires those names of one destination that nobody holds. A name that is shared or held with
+    /// permits may have further holders in the same [mode](Mode). Returns one answer for each item of
     /// `batch`, in the same order. A missing answer counts as a failure.
     ///
     /// # Errors
@@ -226,7 +247,9 @@ pub trait LeaseStore: Send + Sync + 'static {
     ///
     /// The store writes the ticket, the length of the lease and the terms beside the name, in the
     /// place of those of an earlier detach. Everything else stays, also the secret of the holder,
-    /// until the name is resumed. The default refuses the call: this backend can't hand names over.
+    /// until the name is resumed. A name that is held in another mode than exclusively is
+    /// [`NotHeld`](Detached::NotHeld) here. The default refuses the call: this backend can't hand names
+    /// over.
     ///
     /// # Errors
     ///
@@ -381,6 +404,8 @@ pub struct Renewal<'a> {
     /// Whether more than `lease` stays if it is left already. A request that arrives late must not
     /// shorten what a later [extension](crate::LeaseGuard::extend) has granted.
     pub never_shortens: bool,
+    /// The mode in which it was acquired. A store may find the holder by the secret alone.
+    pub mode: Mode,
 }
 
 impl<'a> Renewal<'a> {
@@ -393,7 +418,24 @@ impl<'a> Renewal<'a> {
             lease,
             holds: 1,
             never_shortens: false,
+            mode: Mode::Exclusive,
         }
+    }
+
+    /// Returns the same renewal, of a lease that was acquired in this mode.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tourbillon_leases::{Mode, Renewal, Secret};
+    ///
+    /// let renewal = Renewal::new("report", Secret::new("u7Hq"), Duration::from_secs(30));
+    /// assert_eq!(renewal.in_mode(Mode::Shared).mode, Mode::Shared);
+    /// ```
+    #[must_use]
+    pub fn in_mode(self, mode: Mode) -> Self {
+        Renewal { mode, ..self }
     }
 
     /// Returns the same renewal, which [never shortens](Self::never_shortens) the lease.
@@ -440,6 +482,8 @@ pub struct Holding<'a> {
     /// How long the name stays locked from now on, after which it is free. Usually zero. See
     /// [`Acquisition::at_least`](crate::Acquisition::at_least).
     pub rest: Duration,
+    /// The mode in which it was acquired. A store may find the holder by the secret alone.
+    pub mode: Mode,
 }
 
 impl<'a> Holding<'a> {
@@ -450,7 +494,23 @@ impl<'a> Holding<'a> {
             name,
             secret,
             rest: Duration::ZERO,
+            mode: Mode::Exclusive,
         }
+    }
+
+    /// Returns the same release, of a name that was acquired in this mode.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon_leases::{Holding, Mode, Secret};
+    ///
+    /// let holding = Holding::new("report", Secret::new("u7Hq")).in_mode(Mode::Shared);
+    /// assert_eq!(holding.mode, Mode::Shared);
+    /// ```
+    #[must_use]
+    pub fn in_mode(self, mode: Mode) -> Self {
+        Holding { mode, ..self }
     }
 
     /// Returns the same release, after which the name stays locked for `rest`.
@@ -464,7 +524,7 @@ impl<'a> Holding<'a> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Released {
-    /// The name is free.
+    /// The name is free, or the place of this holder.
     Released,
     /// The name was not held with this secret any more.
     NotHeld,

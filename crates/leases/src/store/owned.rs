@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Claim, Detach, Holding, Renewal, Resume, Secret};
+use super::{Claim, Detach, Holding, Mode, Renewal, Resume, Secret};
 
 /// An owned value that is lent to a call.
 trait Lends<'a> {
@@ -75,7 +75,7 @@ macro_rules! owned {
     };
 }
 
-owned!(Duration, bool, u32);
+owned!(Duration, bool, u32, Mode);
 
 owned!(OwnedClaim of Claim {
     name: String,
@@ -85,6 +85,7 @@ owned!(OwnedClaim of Claim {
     waits: bool,
     waited: Duration,
     data: String,
+    mode: Mode,
 });
 
 owned!(OwnedRenewal of Renewal {
@@ -93,12 +94,14 @@ owned!(OwnedRenewal of Renewal {
     lease: Duration,
     holds: u32,
     never_shortens: bool,
+    mode: Mode,
 });
 
 owned!(OwnedHolding of Holding {
     name: String,
     secret: SecretText,
     rest: Duration,
+    mode: Mode,
 });
 
 owned!(OwnedDetach of Detach {

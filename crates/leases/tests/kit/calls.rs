@@ -17,6 +17,13 @@ use tourbillon_leases::{
 pub(crate) trait Calls {
     fn destination(&self, name: &str) -> Destination;
     fn longest_lease(&self) -> Duration;
+    fn can_share(&self) -> bool;
+    fn acquire_many(
+        &self,
+        destination: Destination,
+        batch: &[Claim<'_>],
+        limit: Duration,
+    ) -> Result<Vec<Result<Acquired, StoreError>>, StoreError>;
     fn acquire(&self, claim: &Claim<'_>, limit: Duration) -> Result<Acquired, StoreError>;
     fn leave(&self, name: &str, owner: &str, limit: Duration) -> Result<(), StoreError>;
     fn renew(
@@ -56,6 +63,19 @@ impl<S: LeaseStore + ?Sized> Calls for S {
 
     fn longest_lease(&self) -> Duration {
         LeaseStore::longest_lease(self)
+    }
+
+    fn can_share(&self) -> bool {
+        LeaseStore::can_share(self)
+    }
+
+    fn acquire_many(
+        &self,
+        destination: Destination,
+        batch: &[Claim<'_>],
+        limit: Duration,
+    ) -> Result<Vec<Result<Acquired, StoreError>>, StoreError> {
+        wait(LeaseStore::acquire(self, destination, batch, limit))
     }
 
     fn acquire(&self, claim: &Claim<'_>, limit: Duration) -> Result<Acquired, StoreError> {

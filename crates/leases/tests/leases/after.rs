@@ -68,6 +68,10 @@ where
         self.memory.destination(name)
     }
 
+    fn can_share(&self) -> bool {
+        self.memory.can_share()
+    }
+
     fn acquire<'a>(
         &'a self,
         destination: Destination,

@@ -4,6 +4,8 @@
 mod calls;
 #[path = "../kit/double.rs"]
 mod double;
+#[path = "../kit/mode_model.rs"]
+mod mode_model;
 #[path = "../kit/tickets.rs"]
 mod tickets;
 #[path = "../kit/worlds.rs"]
@@ -34,6 +36,7 @@ mod loss;
 mod many;
 mod many_limits;
 mod metrics;
+mod modes;
 mod own_stores;
 mod release;
 mod releases;

@@ -32,7 +32,7 @@ fn claim<'a>(name: &'a str, owner: &'a str) -> Claim<'a> {
 
 fn token(answer: Acquired) -> u64 {
     match answer {
-        Acquired::Granted { token } => token,
+        Acquired::Granted { token, .. } => token,
         other => panic!("{other:?}"),
     }
 }

@@ -141,7 +141,7 @@ fn r23_names_that_are_held_no_more_keep_no_memory() {
         let (name, owner) = (format!("name {n}"), format!("owner {n}"));
         let claim = Claim::new(&name, &owner, Secret::new(&owner), S);
         match store.acquire(&claim, S) {
-            Ok(Acquired::Granted { token: next }) if next > token => token = next,
+            Ok(Acquired::Granted { token: next, .. }) if next > token => token = next,
             other => panic!("{other:?}"),
         }
         hand.advance(MS);
@@ -166,13 +166,13 @@ fn the_embedded_store_keeps_what_the_trait_asks_for() {
             .collect();
         store.renew(store.destination("a"), &batch, S).unwrap()
     };
-    assert_eq!(acquire("a", "one"), Acquired::Granted { token: 1 });
+    assert_eq!(acquire("a", "one"), Acquired::granted(1));
     hand.advance(4 * S);
     assert_eq!(acquire("a", "two"), Acquired::Held { remaining: 6 * S });
     // Once more by the owner that has it: granted, for a full lease, by a greater token.
-    assert_eq!(acquire("a", "one"), Acquired::Granted { token: 2 });
+    assert_eq!(acquire("a", "one"), Acquired::granted(2));
     assert_eq!(acquire("a", "two"), Acquired::Held { remaining: 10 * S });
-    assert_eq!(acquire("b", "two"), Acquired::Granted { token: 3 });
+    assert_eq!(acquire("b", "two"), Acquired::granted(3));
     // In the order of the batch, and nothing but the owner's.
     let outcomes = renew(&[("b", "one"), ("a", "one"), ("c", "one"), ("b", "two")]);
     use Outcome::{NotHeld, Renewed};
@@ -200,7 +200,7 @@ fn the_embedded_store_keeps_what_the_trait_asks_for() {
         store.release("b", Secret::new("two"), S),
         Ok(Released::Released)
     );
-    assert_eq!(acquire("b", "three"), Acquired::Granted { token: 4 });
+    assert_eq!(acquire("b", "three"), Acquired::granted(4));
     assert_eq!(store.holder("b"), Some(("three".to_owned(), 4)));
     assert_eq!(store.longest_lease(), std::time::Duration::MAX);
     // Clones are one store.

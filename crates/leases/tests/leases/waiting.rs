@@ -371,7 +371,7 @@ fn a_store_that_forgets_wakes_those_who_wait() {
     let store = MemoryStore::with_clock(Clock::manual(&ManualClock::new()));
     let claim = Claim::new("a", "one", Secret::new("one"), LEASE).waiting();
     assert!(claim.waits);
-    assert_eq!(store.acquire(&claim, S), Ok(Acquired::Granted { token: 1 }));
+    assert_eq!(store.acquire(&claim, S), Ok(Acquired::granted(1)));
     let bell = Arc::new(Bell::default());
     let watch = store.watch("a", &Waker::from(Arc::clone(&bell)));
     store.forget();
@@ -672,7 +672,7 @@ fn the_wait_counts_from_the_first_claim_that_waits_to_the_release() {
         let released = store.release("a", Secret::new("holder"), S);
         assert_eq!(released, Ok(Released::Released));
         let expected = match reserved {
-            0 => Acquired::Granted { token: 2 },
+            0 => Acquired::granted(2),
             _ => Acquired::Held {
                 remaining: reserved * MS,
             },

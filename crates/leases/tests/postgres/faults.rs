@@ -70,7 +70,7 @@ fn a_standby_that_is_promoted_grants_nothing_for_the_longest_lease() {
     let standby = Cluster::standby_of(primary.port());
     let since = Instant::now();
     let first = match store.acquire(&claim, LIMIT) {
-        Ok(Acquired::Granted { token }) => token,
+        Ok(Acquired::Granted { token, .. }) => token,
         answer => panic!("{answer:?}"),
     };
     wait::until("the standby has the lock", || {
@@ -108,7 +108,7 @@ fn a_standby_that_is_promoted_grants_nothing_for_the_longest_lease() {
     assert!(released == Released::Released || is_late, "{released:?}");
     let mut later = 0;
     wait::until("it grants again", || match store.acquire(&claim, LIMIT) {
-        Ok(Acquired::Granted { token }) => {
+        Ok(Acquired::Granted { token, .. }) => {
             later = token;
             true
         }

@@ -42,7 +42,7 @@ fn the_holder_alone_passes_until_it_holds_no_more() {
     refused(later);
     // A lease that has run out.
     let short = Claim::new("it's", "a:3", Secret::new("a:3"), MS);
-    let Ok(Acquired::Granted { token }) = store.acquire(&short, LIMIT) else {
+    let Ok(Acquired::Granted { token, .. }) = store.acquire(&short, LIMIT) else {
         panic!("it is free");
     };
     wait::until("it runs out", || guard(token).is_err());
@@ -79,7 +79,7 @@ fn a_guarded_transaction_holds_the_name_and_holds_up_nobody_else() {
     // The same for a lease that runs out.
     transaction.commit().unwrap();
     let short = Claim::new("x", "c:1", Secret::new("c:1"), 500 * MS);
-    let Ok(Acquired::Granted { token }) = store.acquire(&short, LIMIT) else {
+    let Ok(Acquired::Granted { token, .. }) = store.acquire(&short, LIMIT) else {
         panic!("the transaction has ended");
     };
     let mut transaction = client.transaction().unwrap();

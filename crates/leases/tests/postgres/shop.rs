@@ -31,7 +31,7 @@ pub(crate) fn acquire(
 #[track_caller]
 pub(crate) fn granted(store: &PostgresStore, name: &str, owner: &str) -> u64 {
     match acquire(store, name, owner) {
-        Ok(Acquired::Granted { token }) => token,
+        Ok(Acquired::Granted { token, .. }) => token,
         other => panic!("{name} is not granted: {other:?}"),
     }
 }

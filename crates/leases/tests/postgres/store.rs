@@ -44,7 +44,7 @@ fn a_lease_runs_out_and_what_is_left_of_it_is_not_renewed() {
     let database = database();
     let store = store(&database);
     let short = Claim::new("x", "a:1", Secret::new("a:1"), 50 * MS);
-    let Ok(Acquired::Granted { token }) = store.acquire(&short, LIMIT) else {
+    let Ok(Acquired::Granted { token, .. }) = store.acquire(&short, LIMIT) else {
         panic!("it is free");
     };
     wait::until("the lease runs out", || {
@@ -293,7 +293,7 @@ fn what_is_in_the_table_is_what_the_documentation_says() {
     let database = database();
     let store = store(&database);
     let claim = Claim::new("orders/42", "7c1e:3", Secret::new("s3"), LEASE).with_data("10.0.0.7");
-    let Ok(Acquired::Granted { token }) = store.acquire(&claim, LIMIT) else {
+    let Ok(Acquired::Granted { token, .. }) = store.acquire(&claim, LIMIT) else {
         panic!("it is free");
     };
     let row = |columns: &str| {

@@ -141,7 +141,7 @@ fn the_store_whose_caller_has_waited_for_a_turn_gets_the_name_first() {
         answer => panic!("{answer:?}"),
     }
     let due = claim("x", "b:1", Duration::from_secs(10));
-    let Ok(Acquired::Granted { token }) = other.acquire(&due, LIMIT) else {
+    let Ok(Acquired::Granted { token, .. }) = other.acquire(&due, LIMIT) else {
         panic!("it is reserved for it, or free by now");
     };
     assert!(token > first);

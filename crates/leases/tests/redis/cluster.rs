@@ -210,7 +210,7 @@ fn r16_r30_a_proxy_that_hides_a_cluster_is_like_one_server() {
         let claim = Claim::new(name, "a:1", Secret::new("a:1"), LEASE);
         wait::until("the short lease is over", || {
             match store.acquire(&claim, LIMIT) {
-                Ok(Acquired::Granted { token }) => tokens.insert(name, token).is_none(),
+                Ok(Acquired::Granted { token, .. }) => tokens.insert(name, token).is_none(),
                 Ok(Acquired::Held { .. }) => false,
                 other => panic!("{other:?}"),
             }
@@ -234,7 +234,7 @@ fn r16_r30_a_proxy_that_hides_a_cluster_is_like_one_server() {
             Ok(Released::Released)
         );
         let again = store.acquire(&Claim::new(name, "a:2", Secret::new("a:2"), LEASE), LIMIT);
-        let Ok(Acquired::Granted { token }) = again else {
+        let Ok(Acquired::Granted { token, .. }) = again else {
             panic!("{name}: {again:?}");
         };
         assert!(token > tokens[name]);

@@ -92,7 +92,7 @@ pub(crate) fn release(store: &RedisStore, name: &str) {
 #[track_caller]
 pub(crate) fn granted(store: &RedisStore, name: &str) -> u64 {
     match acquire(store, name, LIMIT) {
-        Ok(Acquired::Granted { token }) => token,
+        Ok(Acquired::Granted { token, .. }) => token,
         other => panic!("{name}: {other:?}"),
     }
 }

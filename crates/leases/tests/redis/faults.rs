@@ -35,7 +35,7 @@ fn acquire(store: &RedisStore, name: &str, owner: &str) -> Result<Acquired, Stor
 #[track_caller]
 fn granted(store: &RedisStore, name: &str, owner: &str) -> u64 {
     match acquire(store, name, owner) {
-        Ok(Acquired::Granted { token }) => token,
+        Ok(Acquired::Granted { token, .. }) => token,
         other => panic!("{name} is not granted: {other:?}"),
     }
 }

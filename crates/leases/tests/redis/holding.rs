@@ -146,7 +146,7 @@ fn an_extension_never_shortens_and_a_repeated_acquire_does_not_either() {
     let late = Renewal::new("x", Secret::new(&secret), LEASE);
     assert_eq!(renew(late.never_shortening()), Ok(vec![Outcome::Renewed]));
     let again = store.acquire(&Claim::new("x", &owner, Secret::new(&secret), LEASE), LIMIT);
-    assert!(matches!(again, Ok(Acquired::Granted { token }) if token > guard.token()));
+    assert!(matches!(again, Ok(Acquired::Granted { token, .. }) if token > guard.token()));
     assert!(remaining(&store, "x") > 4 * LEASE);
     // A waiting caller cuts a lease to the length that is written.
     let waits = Claim::new("x", "other:1", Secret::new("other:1"), LEASE).waiting();

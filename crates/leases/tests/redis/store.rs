@@ -36,7 +36,7 @@ fn acquire(store: &RedisStore, name: &str, owner: &str) -> Result<Acquired, Stor
 #[track_caller]
 fn granted(store: &RedisStore, name: &str, owner: &str) -> u64 {
     match acquire(store, name, owner) {
-        Ok(Acquired::Granted { token }) => token,
+        Ok(Acquired::Granted { token, .. }) => token,
         other => panic!("{name} is not granted: {other:?}"),
     }
 }
@@ -165,7 +165,7 @@ fn what_is_in_redis_is_what_the_documentation_shows() {
     let server = Server::start();
     let store = store(&server);
     let claim = Claim::new("orders/42", "7c1e:3", Secret::new("7c1e:3"), LEASE);
-    let Ok(Acquired::Granted { token }) = store.acquire(&claim, LIMIT) else {
+    let Ok(Acquired::Granted { token, .. }) = store.acquire(&claim, LIMIT) else {
         panic!("it is free");
     };
     let lock = "tourbillon:{orders/42}:lock";
@@ -603,7 +603,7 @@ fn c168_tokens_strictly_grow_over_restarts_that_forget_everything() {
         let (token, start) = loop {
             let start = Instant::now();
             match store.acquire(&claim, LIMIT) {
-                Ok(Acquired::Granted { token }) => break (token, start),
+                Ok(Acquired::Granted { token, .. }) => break (token, start),
                 Err(StoreError::Emptied { wait, .. }) => {
                     refused += 1;
                     assert!(wait <= lease, "{wait:?}");

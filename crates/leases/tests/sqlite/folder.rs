@@ -64,7 +64,7 @@ pub(crate) fn claim<'a>(name: &'a str, owner: &'a str) -> Claim<'a> {
 #[track_caller]
 pub(crate) fn granted(store: &SqliteStore, name: &str, owner: &str) -> u64 {
     match store.acquire(&claim(name, owner), LIMIT) {
-        Ok(Acquired::Granted { token }) => token,
+        Ok(Acquired::Granted { token, .. }) => token,
         other => panic!("{name} is not granted: {other:?}"),
     }
 }

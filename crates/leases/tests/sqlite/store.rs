@@ -6,7 +6,7 @@ use std::time::Duration;
 use kit::wait;
 use rusqlite::{Connection, TransactionBehavior};
 use tourbillon_leases::{
-    Acquired, Claim, Destination, Holding, LockPaging, Outcome, Released, Renewal, Secret,
+    Acquired, Claim, Destination, Holding, LockPaging, Mode, Outcome, Released, Renewal, Secret,
     SqliteStore, StoreError,
 };
 
@@ -39,12 +39,26 @@ fn a_name_is_granted_to_one_renewed_and_given_back() {
 }
 
 #[test]
+fn names_are_not_shared() {
+    let folder = Folder::new();
+    let store = folder.store();
+    assert!(!store.can_share());
+    for mode in [Mode::Shared, Mode::Permit { of: 2 }] {
+        match store.acquire(&claim("x", "a:1").in_mode(mode), LIMIT) {
+            Err(StoreError::Refused(why)) => assert!(why.contains("can't share \"x\""), "{why}"),
+            other => panic!("{other:?}"),
+        }
+    }
+    granted(&store, "x", "a:1");
+}
+
+#[test]
 fn a_lease_runs_out_and_what_is_left_of_it_is_not_renewed() {
     let folder = Folder::new();
     let store = folder.store();
     let secret = Secret::new("a:1");
     let short = Claim::new("x", "a:1", secret, 50 * MS);
-    let Ok(Acquired::Granted { token }) = store.acquire(&short, LIMIT) else {
+    let Ok(Acquired::Granted { token, .. }) = store.acquire(&short, LIMIT) else {
         panic!("it is free");
     };
     wait::until("the lease runs out", || {
@@ -55,7 +69,7 @@ fn a_lease_runs_out_and_what_is_left_of_it_is_not_renewed() {
         [Outcome::NotHeld]
     );
     // The same secret gets it anew.
-    let Ok(Acquired::Granted { token: again }) = store.acquire(&short, LIMIT) else {
+    let Ok(Acquired::Granted { token: again, .. }) = store.acquire(&short, LIMIT) else {
         panic!("it is free");
     };
     assert!(again > token);
@@ -74,10 +88,7 @@ fn a_repeated_acquire_and_a_late_renewal_shorten_nothing() {
     let secret = Secret::new("a:1");
     let left = || store.holder_of("x", LIMIT).unwrap().unwrap().remaining;
     let short = Claim::new("x", "a:1", secret, MS);
-    assert_eq!(
-        store.acquire(&short, LIMIT),
-        Ok(Acquired::Granted { token })
-    );
+    assert_eq!(store.acquire(&short, LIMIT), Ok(Acquired::granted(token)));
     assert!(left() > LEASE / 2);
     let late = Renewal::new("x", secret, MS).never_shortening();
     assert_eq!(renew(&store, &[late]), [Outcome::Renewed]);
@@ -352,7 +363,7 @@ fn what_is_in_the_table_is_what_the_documentation_says() {
     let folder = Folder::new();
     let (store, db) = (folder.store(), folder.plain());
     let claim = Claim::new("report", "7c1e:3", Secret::new("s3"), LEASE).with_data("10.0.0.7");
-    let Ok(Acquired::Granted { token }) = store.acquire(&claim, LIMIT) else {
+    let Ok(Acquired::Granted { token, .. }) = store.acquire(&claim, LIMIT) else {
         panic!("it is free");
     };
     let row = || {
@@ -389,7 +400,7 @@ fn rows_that_have_run_out_go_and_tokens_grow_all_the_same() {
         // Nobody asks for any of these names again.
         let name = format!("n{at}");
         let claim = Claim::new(&name, "a", Secret::new("a"), Duration::ZERO);
-        let Ok(Acquired::Granted { token }) = store.acquire(&claim, LIMIT) else {
+        let Ok(Acquired::Granted { token, .. }) = store.acquire(&claim, LIMIT) else {
             panic!("it is free");
         };
         assert!(token > last);
@@ -411,7 +422,7 @@ fn after_a_reboot_all_leases_are_over_and_tokens_are_greater() {
     let folder = Folder::new();
     let store = folder.store();
     let endless = Claim::new("x", "a:1", Secret::new("a:1"), Duration::MAX);
-    let Ok(Acquired::Granted { token }) = store.acquire(&endless, LIMIT) else {
+    let Ok(Acquired::Granted { token, .. }) = store.acquire(&endless, LIMIT) else {
         panic!("it is free");
     };
     drop(store);
@@ -482,7 +493,7 @@ fn a_transaction_of_a_user_is_fenced_by_a_condition() {
     db.execute_batch("create table report(id, state); insert into report values (42, 'new')")
         .unwrap();
     let short = Claim::new("report", "a:1", Secret::new("a:1"), 300 * MS);
-    let Ok(Acquired::Granted { token }) = store.acquire(&short, LIMIT) else {
+    let Ok(Acquired::Granted { token, .. }) = store.acquire(&short, LIMIT) else {
         panic!("it is free");
     };
     let transaction = db

@@ -9,6 +9,7 @@ use maud::{Markup, html};
 
 use super::{View, frame, live, trouble};
 use crate::guard::Visitor;
+use crate::json::mode;
 use crate::orders::{Pairs, value};
 use crate::page::Shared;
 use crate::times::short;
@@ -45,7 +46,7 @@ pub(super) async fn part(shared: &Shared, pairs: &Pairs) -> Markup {
                     Some((held, more)) => {
                         table {
                             thead { tr {
-                                th { "Name" } th { "Owner" } th.n { "Token" } th { "Time left" } th.wide { "Data" }
+                                th { "Name" } th { "Owner" } th.n { "Token" } th { "Time left" } th { "Mode" } th.wide { "Data" }
                             } }
                             tbody {
                                 @for lock in held {
@@ -54,6 +55,7 @@ pub(super) async fn part(shared: &Shared, pairs: &Pairs) -> Markup {
                                         td { (lock.holder.owner) }
                                         td.n { (lock.holder.token) }
                                         td { (short(lock.holder.remaining)) }
+                                        td { (mode(&lock.holder)) }
                                         td.text.wide { (lock.holder.data) }
                                     }
                                 }

@@ -73,6 +73,10 @@ impl LeaseStore for Cable {
         self.0.store.longest_lease()
     }
 
+    fn can_share(&self) -> bool {
+        self.0.store.can_share()
+    }
+
     fn acquire<'a>(
         &'a self,
         destination: Destination,
@@ -85,7 +89,7 @@ impl LeaseStore for Cable {
             let answers = store.acquire(destination, batch, limit).await?;
             let answered = now();
             for answer in &answers {
-                if let Ok(Acquired::Granted { token }) = *answer {
+                if let Ok(Acquired::Granted { token, .. }) = *answer {
                     let grant = Grant {
                         token,
                         sent,

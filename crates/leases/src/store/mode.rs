@@ -1,0 +1,78 @@
+//! The modes in which a name is held. All stores that [share](crate::LeaseStore::can_share) names keep
+//! these rules:
+//!
+//! - **SHARE-1** All holders of a name hold it in one mode: one holder alone, readers, or permits of one
+//!   number. A caller in another mode waits until the last holder has gone.
+//! - **SHARE-2** No two permits have one place. A new permit gets the lowest free one.
+//! - **SHARE-3** Nobody joins the holders while a caller in another mode waits that has asked within the
+//!   last 1.5 s ([`Claim::RECENT`](crate::Claim::RECENT)). So readers that come one after the other do not
+//!   keep a writer out. A waiting caller asks at least once a second by default.
+//! - **SHARE-4** A grant that leaves room for others wakes the next waiting caller. So all waiting readers
+//!   get in when one of them does, and so many callers as there are places.
+//! - **SHARE-5** Readers have the token of the first of them, as long as one of them holds the name. Each
+//!   permit has a token of its own. All of these are greater than those of earlier holders.
+//! - **SHARE-6** Each holder has a lease of its own. When it has run out, its place is free.
+
+use std::fmt;
+
+/// How a name is held: by one holder alone, by readers, or with permits.
+///
+/// # Examples
+///
+/// ```
+/// use tourbillon_leases::{Leases, MemoryStore, Mode};
+///
+/// let leases = Leases::new(MemoryStore::new())?;
+/// let gpu = leases.lock("gpu").permit_of(4).wait()?;
+/// assert_eq!(gpu.id().mode(), Mode::Permit { of: 4 });
+/// assert_eq!(gpu.id().mode().to_string(), "permit of 4");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[non_exhaustive]
+pub enum Mode {
+    /// By one holder alone. The default.
+    #[default]
+    Exclusive,
+    /// By any number of readers. See [`Acquisition::shared`](crate::Acquisition::shared).
+    Shared,
+    /// By at most this number of holders. See
+    /// [`Acquisition::permit_of`](crate::Acquisition::permit_of).
+    Permit {
+        /// The number of permits in all, from 1 to [`MOST_PERMITS`](Mode::MOST_PERMITS).
+        of: u32,
+    },
+}
+
+impl Mode {
+    /// The greatest number of permits of one name.
+    pub const MOST_PERMITS: u32 = 10_000;
+
+    /// Returns whether the number of permits is one that a store has to grant.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon_leases::Mode;
+    ///
+    /// assert!(Mode::Shared.is_possible());
+    /// assert!(!Mode::Permit { of: 0 }.is_possible());
+    /// ```
+    #[must_use]
+    pub fn is_possible(self) -> bool {
+        match self {
+            Mode::Exclusive | Mode::Shared => true,
+            Mode::Permit { of } => (1..=Mode::MOST_PERMITS).contains(&of),
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Mode::Exclusive => f.write_str("exclusive"),
+            Mode::Shared => f.write_str("shared"),
+            Mode::Permit { of } => write!(f, "permit of {of}"),
+        }
+    }
+}
