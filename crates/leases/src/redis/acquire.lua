@@ -9,7 +9,7 @@
 -- cluster the marker of this node, which lies in another slot than the lock (CLUSTER-3), 15 the slot of the lock.
 -- Answers {0, ms left}: held; {1, token}: granted; {2, us, why}: nothing is granted yet; {3, us}: other
 -- stores have that longest lease.
-local found = redis.call('HMGET', KEYS[1], 'owner', 'waited', 'lease', 'next', 'since', 'secret')
+local found = redis.call('HMGET', KEYS[1], 'owner', 'waited', 'lease', 'next', 'since', 'secret', 'mode')
 local owner, turn, waited = found[1], found[4], tonumber(ARGV[7])
 local held = owner and found[6] ~= ARGV[10]
 -- The lock is released, but reserved for a store in which a caller has waited for a turn. If the
@@ -32,6 +32,10 @@ if held then
     local since = time[1] * 1000 + math.ceil(time[2] / 1000) - waited
     if not found[5] or since + 5 <= tonumber(found[5]) then
       redis.pcall('HSET', KEYS[1], 'next', ARGV[8], 'since', string.format('%.0f', since))
+    end
+    -- Nobody joins the readers, or the holders of permits, while this caller waits: see share.lua.
+    if found[7] then
+      redis.pcall('HSET', KEYS[1], 'asked', string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000)), 'asker', ARGV[8])
     end
   -- The reservation is another store's. So the next holder's release is announced for this caller.
   elseif waits and not found[2] then

@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::Value;
 
 use super::errors::{answered, cut};
-use crate::store::{Holder, Released, StoreError};
+use crate::store::{Holder, Mode, Released, StoreError};
 
 /// Returns what a server has answered, unless that is an error.
 pub(super) fn good(answer: Result<Value, StoreError>) -> Result<Value, StoreError> {
@@ -35,16 +35,42 @@ pub(super) fn holder(answer: &Value, longest: Duration) -> Result<Option<Holder>
     };
     match &parts[..] {
         [] => Ok(None),
-        [owner, token, Value::Int(left), data] => {
+        [owner, token, Value::Int(left), data, rest @ ..] => {
             let token = text(token).and_then(|token| token.parse().ok());
             let (Some(owner), Some(token), Some(data)) = (text(owner), token, text(data)) else {
                 return Err(unexpected(answer));
             };
             let remaining = time_left(*left, longest);
-            Ok(Some(Holder::new(owner, token, remaining).with_data(data)))
+            let holder = Holder::new(owner, token, remaining).with_data(data);
+            let (mode, holders) = match rest {
+                [] => (Mode::Exclusive, 1),
+                [mode, Value::Int(count)] => {
+                    let mode = text(mode).and_then(|text| mode_of(&text));
+                    let mode = mode.ok_or_else(|| unexpected(answer))?;
+                    (mode, usize::try_from(*count).unwrap_or(1))
+                }
+                _ => return Err(unexpected(answer)),
+            };
+            Ok(Some(holder.in_mode(mode, holders)))
         }
         _ => Err(unexpected(answer)),
     }
+}
+
+/// Returns a mode in the words of the scripts, and the number of permits.
+pub(super) fn mode_text(mode: Mode) -> (String, u32) {
+    match mode {
+        Mode::Permit { of } => (format!("p{of}"), of),
+        _ => ("s".to_owned(), 0),
+    }
+}
+
+fn mode_of(text: &str) -> Option<Mode> {
+    if text == "s" {
+        return Some(Mode::Shared);
+    }
+    let of = text.strip_prefix('p')?.parse().ok()?;
+    Some(Mode::Permit { of })
 }
 
 /// The rest of a lease. The number is negative if somebody has removed the expiry of the key by

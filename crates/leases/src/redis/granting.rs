@@ -2,13 +2,13 @@
 
 use redis::{ServerError, Value};
 
-use super::answers::{strange, time_left, waits};
+use super::answers::{mode_text, strange, time_left, waits};
 use super::errors::{answered, is_cross_slot};
 use super::scripts::{Call, Spot};
 use super::slot::Whose;
 use super::{RedisStore, millis};
 use crate::remote::Limit;
-use crate::store::{Acquired, Claim, Destination, LeaseStore, StoreError};
+use crate::store::{Acquired, Claim, Destination, LeaseStore, Mode, StoreError};
 use crate::sync::atomic::Ordering;
 
 impl RedisStore {
@@ -17,8 +17,16 @@ impl RedisStore {
     fn asking_for(&self, claim: &Claim<'_>, marker: bool) -> Call {
         let keys = &self.0.options.keys;
         let marker = (marker && !self.is_cluster()).then(|| keys.marker(claim.name).to_owned());
-        let names = [keys.lock(claim.name), keys.token(claim.name)];
-        Call::new(&self.0.scripts.acquire, names.into_iter().chain(marker))
+        let names = [keys.lock(claim.name), keys.token(claim.name)].into_iter();
+        let scripts = &self.0.scripts;
+        let call = match claim.mode {
+            Mode::Exclusive => Call::new(&scripts.acquire, names.chain(marker)),
+            _ => {
+                let holders = Some(keys.holders(claim.name));
+                Call::new(&scripts.share, names.chain(holders).chain(marker))
+            }
+        };
+        let call = call
             .arg(claim.owner)
             .arg(&millis(claim.lease))
             .arg(&millis(self.0.options.token_life))
@@ -30,8 +38,14 @@ impl RedisStore {
             .arg(claim.data)
             .arg(claim.secret.reveal())
             .arg(&Claim::TURN.as_millis())
-            .arg(&self.least_micros())
-            .granting()
+            .arg(&self.least_micros());
+        match claim.mode {
+            Mode::Exclusive => call.granting(),
+            mode => {
+                let (text, permits) = mode_text(mode);
+                call.arg(&text).arg(&permits).granting()
+            }
+        }
     }
 
     /// Returns whether a call was refused since its marker lies in another slot than its lock.
@@ -53,8 +67,7 @@ impl RedisStore {
     /// Returns the call that releases a name which may not be granted yet. Without an announcement:
     /// nobody can be granted the name now, and waiting callers ask again.
     fn taking_back(&self, claim: &Claim<'_>) -> Call {
-        let lock = self.0.options.keys.lock(claim.name);
-        Call::new(&self.0.scripts.release, [lock])
+        self.releasing(claim.name, claim.mode)
             .arg(claim.secret.reveal())
             .arg("")
             .arg("")
@@ -102,7 +115,7 @@ impl RedisStore {
     }
 
     fn valid_claim(&self, claim: &Claim<'_>) -> Result<(), StoreError> {
-        claim.is_exclusive()?;
+        claim.has_permits()?;
         self.valid(claim.name, claim.lease)
     }
 
@@ -134,7 +147,8 @@ impl RedisStore {
             apart = true;
             answer = self.ask_for(claim, false, limit).await?;
         }
-        let acquired = self.acquired(&answer.map_err(|error| answered(&error))?)?;
+        let answer = answer.map_err(|error| answered(&error))?;
+        let acquired = self.acquired(claim.name, &answer)?;
         if matches!(acquired, Acquired::Granted { .. }) {
             self.confirm(claim, guarded && apart, limit).await?;
         }
@@ -168,7 +182,7 @@ impl RedisStore {
         if calls.is_empty() {
             return Ok(answers
                 .into_iter()
-                .map(|answer| self.acquired(&answer?))
+                .map(|answer| self.acquired("", &answer?))
                 .collect());
         }
         let asked = self
@@ -187,7 +201,7 @@ impl RedisStore {
                     self.acquire_one(claim, limit).await
                 }
                 Ok(Value::ServerError(error)) => Err(answered(&error)),
-                Ok(answer) => self.acquired(&answer),
+                Ok(answer) => self.acquired(claim.name, &answer),
                 Err(error) => Err(error),
             });
         }
@@ -234,8 +248,9 @@ impl RedisStore {
         }
     }
 
-    /// Returns what the answer to an acquire means.
-    fn acquired(&self, answer: &Value) -> Result<Acquired, StoreError> {
+    /// Returns what the answer to an acquire means. Wakes the next waiting caller of this process, if the
+    /// grant has left room for it (SHARE-4).
+    fn acquired(&self, name: &str, answer: &Value) -> Result<Acquired, StoreError> {
         let Value::Array(parts) = answer else {
             return Err(strange(answer));
         };
@@ -245,6 +260,19 @@ impl RedisStore {
             }),
             [Value::Int(1), Value::Int(token)] if token > 0 => {
                 Ok(Acquired::granted(token.unsigned_abs()))
+            }
+            [
+                Value::Int(1),
+                Value::Int(token),
+                Value::Int(place),
+                Value::Int(room),
+            ] if token > 0 => {
+                if room == 1 {
+                    self.0.listener.wait_queue.released(name);
+                }
+                let (token, place) = (token.unsigned_abs(), u32::try_from(place));
+                let place = place.map_err(|_| strange(answer))?;
+                Ok(Acquired::Granted { token, place })
             }
             [Value::Int(2), Value::Int(wait), Value::Int(why)] => Err(waits(wait, why)),
             [Value::Int(3), Value::Int(others)] => Err(self.too_short(others)),

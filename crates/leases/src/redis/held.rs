@@ -7,7 +7,7 @@ use super::scripts::Call;
 use super::slot::Whose;
 use super::{RedisStore, millis};
 use crate::remote::Limit;
-use crate::store::{Destination, Holder, Holding, Outcome, Released, Renewal, StoreError};
+use crate::store::{Destination, Holder, Holding, Mode, Outcome, Released, Renewal, StoreError};
 
 impl RedisStore {
     pub(super) async fn leave_now(&self, name: &str, limit: Limit) -> Result<(), StoreError> {
@@ -40,14 +40,7 @@ impl RedisStore {
                 continue;
             }
             places.push(at);
-            let key = self.0.options.keys.lock(renewal.name);
-            let call = Call::new(&self.0.scripts.renew, [key]);
-            calls.push(
-                call.arg(renewal.secret.reveal())
-                    .arg(&millis(renewal.lease))
-                    .arg(&renewal.holds)
-                    .arg(&u8::from(renewal.never_shortens)),
-            );
+            calls.push(self.renewing(renewal));
         }
         if calls.is_empty() {
             return Ok(outcomes);
@@ -66,6 +59,34 @@ impl RedisStore {
             };
         }
         Ok(outcomes)
+    }
+
+    fn renewing(&self, renewal: &Renewal<'_>) -> Call {
+        let (keys, scripts) = (&self.0.options.keys, &self.0.scripts);
+        let lock = keys.lock(renewal.name);
+        let (secret, lease) = (renewal.secret.reveal(), millis(renewal.lease));
+        let call = match renewal.mode {
+            Mode::Exclusive => Call::new(&scripts.renew, [lock])
+                .arg(secret)
+                .arg(&lease)
+                .arg(&renewal.holds),
+            _ => Call::new(&scripts.share_renew, [lock, keys.holders(renewal.name)])
+                .arg(secret)
+                .arg(&lease),
+        };
+        call.arg(&u8::from(renewal.never_shortens))
+    }
+
+    /// Returns the call that releases a name which is held in this mode, without its arguments.
+    pub(super) fn releasing(&self, name: &str, mode: Mode) -> Call {
+        let (keys, scripts) = (&self.0.options.keys, &self.0.scripts);
+        match mode {
+            Mode::Exclusive => Call::new(&scripts.release, [keys.lock(name)]),
+            _ => Call::new(
+                &scripts.share_release,
+                [keys.lock(name), keys.holders(name)],
+            ),
+        }
     }
 
     pub(super) async fn release_now(

@@ -45,6 +45,11 @@ impl Keys {
         format!("{}:{{{}}}:token", self.prefix, encoded(name))
     }
 
+    /// Returns the key of those who share a lock.
+    pub(super) fn holders(&self, name: &str) -> String {
+        format!("{}:{{{}}}:holders", self.prefix, encoded(name))
+    }
+
     /// Returns the pattern of the lock keys of all names that begin with `prefix`.
     pub(super) fn pattern(&self, prefix: &str) -> String {
         let (own, prefix) = (globbed(&self.prefix), globbed(&encoded(prefix)));
@@ -188,6 +193,7 @@ mod tests {
         for name in ["foo", "a{b}c", "%", "}{"] {
             assert_eq!(slot_of(&keys.lock(name)), slot(name));
             assert_eq!(slot_of(&keys.token(name)), slot(name));
+            assert_eq!(slot_of(&keys.holders(name)), slot(name));
         }
         // Answers of `CLUSTER KEYSLOT` for braces with nothing between them, and for one that is not closed.
         for (key, slot) in [("p:{}:lock", 4_260), ("p:{a", 10_293), ("p{}{a}", 12_494)] {
@@ -228,6 +234,7 @@ mod tests {
         }
         for other in [
             "p:{a}:token",
+            "p:{a}:holders",
             "p:{0}:marker",
             "q:{a}:lock",
             "p:{a}x{b}:lock",

@@ -79,6 +79,7 @@ pub use builder::RedisStoreBuilder;
 /// | key | type | what | lives |
 /// |---|---|---|---|
 /// | `tourbillon:{NAME}:lock` | hash | who holds the name; missing if nobody does, except for a moment after a release that reserves the name for `next` | a lease, from the last renewal on |
+/// | `tourbillon:{NAME}:holders` | sorted set | of [read locks](crate::Acquisition::shared) and [permits](crate::Acquisition::permit_of) the holders, `=` and the secret of each, by the end of its lease in milliseconds | a second longer than the lock |
 /// | `tourbillon:{NAME}:token` | string | the last token | 25 hours after the last grant ([`token_life`](RedisStoreBuilder::token_life)) |
 ///
 /// and for each [destination](RedisStoreBuilder::destinations), of which there is one by default, or for
@@ -101,11 +102,12 @@ pub use builder::RedisStoreBuilder;
 /// | `waited` | `1` if the next release has to be announced for others than `next` |
 /// | `next` | the store whose caller has waited longest; the release is announced, and if that wait was 20 ms or more by then, no other store gets the name for another 5 to 25 ms |
 /// | `since` | when the wait of that caller began, in milliseconds of the server's clock |
+/// | `mode` | only of read locks (`s`) and permits (`p4`: of 4). Then `owner` is the first holder, `=SECRET` has the place, the token, the owner and the data of each, and `share.lua` lists the other fields |
 ///
 /// The channel `tourbillon:released` announces releases that somebody waits for: a number that the
 /// releasing store has drawn, a space, and the name. The `tourbillon` in front is the
 /// [prefix](RedisStoreBuilder::prefix). In a name `{`, `}` and `%` become `%7B`, `%7D` and `%25`,
-/// so both keys of a name lie in one slot of a cluster.
+/// so all keys of a name lie in one slot of a cluster.
 ///
 /// A person can read it, and can take a lock from its holder, which notices at its next renewal:
 ///
@@ -277,7 +279,9 @@ pub use builder::RedisStoreBuilder;
 ///
 /// Tested with Redis 7.0 and 8.2 and with Valkey 9.1. It uses only what Redis 5 has, too. A user of the server needs
 /// `+eval +evalsha +hget +hset +hmget +hdel +get +set +del +pexpire +pttl +time +info +publish
-/// +subscribe +unsubscribe +punsubscribe +ping +select +scan ~tourbillon:* &tourbillon:released`.
+/// +subscribe +unsubscribe +punsubscribe +ping +select +scan ~tourbillon:* &tourbillon:released`. For
+/// [read locks](crate::Acquisition::shared) and [permits](crate::Acquisition::permit_of) it also needs
+/// `+zadd +zcount +zrange +zrangebyscore +zrem +zscore`.
 ///
 /// `rediss://` needs the feature `redis-tls`. The server's certificate must be issued for the host
 /// of the URL, by an authority that the system trusts or that was passed to the builder
@@ -403,15 +407,12 @@ impl RedisStore {
     }
 
     fn giving_back(&self, held: &Holding<'_>) -> Call {
-        Call::new(
-            &self.0.scripts.release,
-            [self.0.options.keys.lock(held.name)],
-        )
-        .arg(held.secret.reveal())
-        .arg(self.0.options.keys.channel())
-        .arg(&self.0.listener.message(held.name))
-        .arg(&millis(held.rest))
-        .arg(&Claim::TURN.as_millis())
+        self.releasing(held.name, held.mode)
+            .arg(held.secret.reveal())
+            .arg(self.0.options.keys.channel())
+            .arg(&self.0.listener.message(held.name))
+            .arg(&millis(held.rest))
+            .arg(&Claim::TURN.as_millis())
     }
 
     /// Returns how long nothing may be granted after a restart or a loss, or 0.
@@ -484,6 +485,10 @@ impl LeaseStore for RedisStore {
 
     fn longest_lease(&self) -> Duration {
         self.0.options.longest_lease
+    }
+
+    fn can_share(&self) -> bool {
+        true
     }
 
     fn acquire<'a>(

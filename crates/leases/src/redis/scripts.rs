@@ -21,6 +21,9 @@ pub(super) struct Scripts {
     pub(super) leave: Text,
     pub(super) detach: Text,
     pub(super) resume: Text,
+    pub(super) share: Text,
+    pub(super) share_renew: Text,
+    pub(super) share_release: Text,
 }
 
 /// A script with its hash.
@@ -38,7 +41,7 @@ impl Text {
 }
 
 impl Scripts {
-    fn each(&self) -> [&Text; 10] {
+    fn each(&self) -> [&Text; 13] {
         [
             &self.acquire,
             &self.renew,
@@ -50,6 +53,9 @@ impl Scripts {
             &self.leave,
             &self.detach,
             &self.resume,
+            &self.share,
+            &self.share_renew,
+            &self.share_release,
         ]
     }
 
@@ -71,6 +77,12 @@ impl Scripts {
             leave: Text::new(include_str!("leave.lua")),
             detach: Text::new(include_str!("detach.lua")),
             resume: Text::new(include_str!("resume.lua")),
+            share: Text::new(concat!(
+                include_str!("guard.lua"),
+                include_str!("share.lua")
+            )),
+            share_renew: Text::new(include_str!("share_renew.lua")),
+            share_release: Text::new(include_str!("share_release.lua")),
         }
     }
 }

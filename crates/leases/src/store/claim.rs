@@ -132,8 +132,19 @@ impl<'a> Claim<'a> {
         Claim { data, ..self }
     }
 
+    /// Refuses a number of permits that is out of range, for a store that shares names.
+    #[cfg(feature = "redis")]
+    pub(crate) fn has_permits(&self) -> Result<(), super::StoreError> {
+        let (Mode::Permit { of }, false) = (self.mode, self.mode.is_possible()) else {
+            return Ok(());
+        };
+        let most = Mode::MOST_PERMITS;
+        let why = format!("one of {of} permits: choose a number from 1 to {most}");
+        Err(super::StoreError::Refused(why))
+    }
+
     /// Refuses another mode, for a store that can't share names.
-    #[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]
+    #[cfg(any(feature = "postgres", feature = "sqlite"))]
     pub(crate) fn is_exclusive(&self) -> Result<(), super::StoreError> {
         match self.mode {
             Mode::Exclusive => Ok(()),

@@ -58,16 +58,16 @@ fn random_calls_are_answered_as_by_a_list_of_holders() {
             &world,
             seed * 7_919,
             Choices {
-                names: 20,
-                calls: 100,
+                steps: (2_000, 100),
                 leases: &[10 * S, 30 * S],
+                waits: 25,
                 passes: (
                     &[MS, 7 * MS, 20 * MS, 300 * MS, 1_200 * MS, 4 * S, 12 * S],
                     250,
                 ),
             },
         );
-        all.calls += seen.calls;
+        all.steps += seen.steps;
         all.granted += seen.granted;
         all.held += seen.held;
         all.joined += seen.joined;
@@ -88,7 +88,7 @@ fn random_calls_are_answered_as_by_a_list_of_holders() {
         run_out,
         ..
     } = all;
-    assert!(all.calls >= 80_000);
+    assert!(all.steps >= 80_000);
     for number in [
         granted,
         held,

@@ -2,6 +2,8 @@
 
 #[path = "../kit/calls.rs"]
 mod calls;
+#[path = "../kit/mode_model.rs"]
+mod mode_model;
 #[path = "../kit/tickets.rs"]
 mod tickets;
 
@@ -12,6 +14,7 @@ mod election;
 mod faults;
 mod guard;
 mod holding;
+mod modes;
 mod refusals;
 mod releases;
 mod runtime;
