@@ -257,7 +257,8 @@ impl<'a> Acquisition<'a> {
     /// The rest is kept in the store: the release shortens the lease to it. So it also holds if the
     /// process ends right after the release. After the release this process has to wait like all
     /// others. While the rest lasts, [`holder`](crate::Leases::holder) returns the owner with the
-    /// words ` (released)`.
+    /// words ` (released)`. Of a [read lock](Self::shared) or a [permit](Self::permit_of) the place stays
+    /// taken.
     ///
     /// The time can't be longer than the lease, since the lock of a holder that dies is free after
     /// one lease. For a lease of more than 30 s, `RedisStore` needs the option `longest_lease`.

@@ -48,6 +48,8 @@ use crate::sync::channel::Receiver;
 /// - Among processes that share a Redis server, the process whose caller has waited longest is
 ///   next. Callers of one process are woken in the order in which they began to wait.
 /// - Callers that have waited for less than 20 ms get the lock in no particular order.
+/// - [Readers](Acquisition::shared) and [permits](Acquisition::permit_of) do not join the holders while a
+///   caller waits that can't join them, such as a writer.
 ///
 /// # Drop
 ///
@@ -193,7 +195,8 @@ impl Leases {
         self.inner.stats()
     }
 
-    /// Asks the store who holds a lock. The answer is `None` if nobody does.
+    /// Asks the store who holds a lock. The answer is `None` if nobody does. If several hold it, with read
+    /// locks or permits, it is the one whose lease ends last.
     ///
     /// It may be outdated when it arrives. So it is for people who look, and nothing may be decided
     /// by it: to learn whether this process holds a lock, ask its

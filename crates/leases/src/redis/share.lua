@@ -37,7 +37,7 @@ elseif owner then
       if over[at] == own then member = false end
     end
   end
-  count = redis.call('ZCOUNT', holders, now, '+inf')
+  if most > 0 then count = redis.call('ZCOUNT', holders, now, '+inf') end
   local turn, reserved = found[10], tonumber(found[11])
   local asked = tonumber(found[7])
   if member then

@@ -5,8 +5,10 @@ local before = tonumber(redis.call('ZSCORE', KEYS[2], own) or -1)
 if before < 0 then return 0 end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local longest = redis.call('HGET', KEYS[1], 'lease')
-if not longest or before < now then return 0 end
+-- The lock may be somebody else's by now, if it was deleted, and the set was not.
+local found = redis.call('HMGET', KEYS[1], 'lease', own)
+local longest = found[1]
+if not longest or not found[2] or before < now then return 0 end
 if ARGV[3] == '1' and before >= now + lease then return 1 end
 -- Before the end: see renew.lua.
 if lease > tonumber(longest) then redis.call('HSET', KEYS[1], 'lease', ARGV[2]) end

@@ -308,7 +308,12 @@ impl Trial<'_> {
                 30..38 => self.renews(&owner, mode, lease * 2, true),
                 38..50 => self.asks_again(owner, mode, lease),
                 50..85 => self.releases(&owner, mode, ZERO),
-                85..90 => self.releases(&owner, mode, lease / 4),
+                // Nobody renews or releases it any more.
+                85..90 => {
+                    self.releases(&owner, mode, lease / 4)
+                        && self.renews(&owner, mode, lease, false)
+                        && self.releases(&owner, mode, ZERO)
+                }
                 // The process has crashed.
                 90..95 => {
                     self.callers[caller] = None;

@@ -387,7 +387,7 @@ fn field(server: &Server, name: &str, field: &str) -> Option<String> {
 }
 
 /// Calls the script with which an earlier version acquires.
-fn acquire_before(server: &Server, name: &str, owner: &str, waited: u64) -> Vec<i64> {
+pub(crate) fn acquire_before(server: &Server, name: &str, owner: &str, waited: u64) -> Vec<i64> {
     let script = concat!(
         include_str!("../../src/redis/guard.lua"),
         include_str!("acquire_before.lua")

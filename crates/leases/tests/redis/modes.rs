@@ -14,6 +14,7 @@ use tourbillon_leases::{
 use crate::calls::Calls;
 use crate::cluster::cluster;
 use crate::cluster_url::{store_at, url};
+use crate::holding::acquire_before;
 use crate::mode_model::{Choices, ModeWorld, Seen, compare};
 
 use chaos::servers::redis::Server;
@@ -227,6 +228,50 @@ fn readers_that_come_all_the_time_do_not_keep_a_writer_out() {
 
 #[test]
 #[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
+fn a_writer_that_gives_up_no_longer_keeps_readers_out() {
+    let server = Server::start();
+    let writing = Leases::new(store(&server)).unwrap();
+    let reading = Leases::builder(store(&server)).poll(LEASE).build().unwrap();
+    let reader = reading.lock("x").shared().wait().unwrap();
+    let asked = || server.cli(&["HEXISTS", "tourbillon:{x}:lock", "asked"]) == "(integer) 1";
+    let writer = {
+        let leases = writing.clone();
+        thread::spawn(move || leases.lock("x").within(300 * MS).wait())
+    };
+    until("it waits", asked);
+    assert!(reading.lock("x").shared().at_once().wait().is_err());
+    assert!(writer.join().unwrap().is_err());
+    until("the server hears that it left", || !asked());
+    assert!(reading.lock("x").shared().at_once().wait().is_ok());
+    reader.release().wait().unwrap();
+}
+
+#[test]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
+fn processes_of_the_earlier_version_find_readers_and_permits_held() {
+    let server = Server::start();
+    let store = store(&server);
+    for mode in [Mode::Shared, PERMIT] {
+        granted(&store, "a", mode);
+        let renewal = Renewal::new("x", Secret::new("a"), 2 * LEASE).in_mode(mode);
+        let to = store.destination("x");
+        assert_eq!(
+            store.renew(to, &[renewal], LIMIT),
+            Ok(vec![Outcome::Renewed])
+        );
+        let answer = acquire_before(&server, "x", "old:1", 0);
+        assert_eq!(answer[0], 0);
+        assert!(answer[1] > 45_000, "{answer:?}");
+        assert_eq!(release(&store, "a", mode), Released::Released);
+    }
+    // And the other way round.
+    assert_eq!(acquire_before(&server, "x", "old:2", 50)[0], 1);
+    held(ask(&store, "a", Mode::Shared));
+    held(ask(&store, "a", PERMIT));
+}
+
+#[test]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn no_two_of_several_processes_have_one_place() {
     let server = Server::start();
     let places: Arc<[AtomicBool; 3]> = Arc::default();
@@ -321,6 +366,12 @@ fn keys_that_are_lost_or_of_another_type_grant_nothing_that_is_held() {
     server.cli(&["ZADD", holders, "99999999999999", "=a"]);
     assert_eq!(renew(&store, "a", PERMIT), Outcome::NotHeld);
     assert_eq!(release(&store, "a", PERMIT), Released::NotHeld);
+    // Somebody else has it by now.
+    granted(&store, "d", Mode::Exclusive);
+    assert_eq!(renew(&store, "a", PERMIT), Outcome::NotHeld);
+    assert_eq!(release(&store, "a", PERMIT), Released::NotHeld);
+    assert_eq!(server.cli(&["HGET", lock, "owner"]), "\"d\"");
+    release(&store, "d", Mode::Exclusive);
     let again = granted(&store, "c", PERMIT);
     assert!(again.0 > token && again.1 == 0);
     assert_eq!(renew(&store, "a", PERMIT), Outcome::NotHeld);
@@ -470,7 +521,7 @@ fn a_thousand_readers_are_renewed_one_as_fast_as_the_other() {
         let calls = |line: &str| -> Option<usize> {
             let line = line.strip_prefix("cmdstat_")?;
             let (name, rest) = line.split_once(":calls=")?;
-            let own = ["zadd", "zscore", "zrange", "pexpire", "hget"];
+            let own = ["zadd", "zscore", "zrange", "pexpire", "hmget"];
             own.contains(&name)
                 .then(|| rest.split(',').next()?.parse().ok())?
         };
