@@ -79,7 +79,7 @@ pub use builder::RedisStoreBuilder;
 /// | key | type | what | lives |
 /// |---|---|---|---|
 /// | `tourbillon:{NAME}:lock` | hash | who holds the name; missing if nobody does, except for a moment after a release that reserves the name for `next` | a lease, from the last renewal on |
-/// | `tourbillon:{NAME}:holders` | sorted set | of [read locks](crate::Acquisition::shared) and [permits](crate::Acquisition::permit_of) the holders, `=` and the secret of each, by the end of its lease in milliseconds | a second longer than the lock |
+/// | `tourbillon:{NAME}:holders` | sorted set | of [read locks](crate::Acquisition::shared) and [permits](crate::Acquisition::permit_of) the holders, `=` and the secret of each, by the end of its lease in milliseconds | up to ten leases longer than the lock |
 /// | `tourbillon:{NAME}:token` | string | the last token | 25 hours after the last grant ([`token_life`](RedisStoreBuilder::token_life)) |
 ///
 /// and for each [destination](RedisStoreBuilder::destinations), of which there is one by default, or for

@@ -11,12 +11,12 @@
 -- is that of the owner. It expires with the last lease. The holders are a sorted set: `=SECRET` by the end of
 -- its lease in ms, and of permits `pPLACE` for each place that was given back, before all of these. A holder
 -- that is released, and whose place stays taken, is `-SECRET` in both. `top` is the number of places that
--- were ever taken. `asked` is when a waiting caller in another mode has asked, from the store `asker`. A place is
+-- were ever taken. `kept` is until when the set lives at least. `asked` is when a waiting caller in another mode has asked, from the store `asker`. A place is
 -- reserved for the store `turn` until `until`.
 local lock, holders, own = KEYS[1], KEYS[3], '=' .. ARGV[10]
 local lease, waited, waits, most = tonumber(ARGV[2]), tonumber(ARGV[7]), ARGV[5] == '1', tonumber(ARGV[14])
 local found = redis.call('HMGET', lock, 'owner', 'mode', 'lease', 'next', 'since', 'waited', 'asked', 'token', 'top',
-  'turn', 'until', own)
+  'turn', 'until', own, 'kept')
 local owner, mode, next, member = found[1], found[2], found[4], found[12]
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -106,32 +106,41 @@ elseif member then
   -- What was extended meanwhile must not become shorter.
   lease = math.max(lease, (tonumber(redis.call('ZSCORE', holders, own)) or 0) - now)
 end
-local top
-if most > 0 and not member then
+local top = tonumber(found[9]) or 0
+if most > 0 and owner and not member then
   local free = redis.call('ZRANGE', holders, 0, 0, 'WITHSCORES')
   if free[2] and tonumber(free[2]) < 0 then
     place = free[2] + 100000
     redis.call('ZREM', holders, free[1])
   else
-    place = owner and tonumber(found[9]) or 0
-    top = place + 1
+    place = top
   end
 end
+local fact = not member and string.format('%d %s %d %s%s', place, token, #ARGV[1], ARGV[1], ARGV[9])
 -- The set comes first. So a user who may not call ZADD leaves nothing that is held.
 redis.call('ZADD', holders, now + lease, own)
-if not owner or redis.call('PTTL', lock) < lease then
-  redis.call('PEXPIRE', holders, lease + 1000)
-  if not owner then
-    redis.call('HSET', lock, 'owner', ARGV[1], 'mode', ARGV[13], 'token', token, 'lease', ARGV[2])
-    if next then redis.call('HDEL', lock, 'next', 'since') end
-  end
-  redis.call('PEXPIRE', lock, lease)
+-- The set goes later than the lock, so that a lock is never found without its holders. It lives for many leases, so
+-- that few renewals have to prolong it.
+local kept = owner and tonumber(found[13]) or 0
+if kept < now + lease + 1000 then
+  redis.call('PEXPIRE', holders, 10 * lease + 1000)
+  kept = now + 10 * lease
 end
-if owner and tonumber(ARGV[2]) > (tonumber(found[3]) or 0) then redis.call('HSET', lock, 'lease', ARGV[2]) end
-if not member then
-  redis.call('HSET', lock, own, string.format('%d %s %d %s%s', place, token, #ARGV[1], ARGV[1], ARGV[9]))
-  if top then redis.call('HSET', lock, 'top', top) end
-  if found[10] then redis.call('HDEL', lock, 'turn', 'until') end
+kept = string.format('%.0f', kept)
+if not owner then
+  redis.call('HSET', lock, 'owner', ARGV[1], 'mode', ARGV[13], 'token', token, 'lease', ARGV[2], 'kept', kept, own, fact,
+    'top', 1)
+  if next then redis.call('HDEL', lock, 'next', 'since') end
+  redis.call('PEXPIRE', lock, lease)
+else
+  local longest = math.max(tonumber(ARGV[2]), tonumber(found[3]) or 0)
+  if fact then
+    redis.call('HSET', lock, own, fact, 'lease', longest, 'kept', kept, 'top', math.max(top, place + 1))
+    if found[10] then redis.call('HDEL', lock, 'turn', 'until') end
+  else
+    redis.call('HSET', lock, 'lease', longest, 'kept', kept)
+  end
+  if redis.call('PTTL', lock) < lease then redis.call('PEXPIRE', lock, lease) end
 end
 local room = not member and (most == 0 or count + 1 < most)
 return {1, tonumber(token), tonumber(place), room and 1 or 0}
