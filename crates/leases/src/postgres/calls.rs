@@ -11,11 +11,15 @@ use super::lines::{Purpose, Values};
 use super::statements::Sql;
 use crate::store::{
     Acquired, Claim, Detach, Detached, HeldLock, Holder, Holding, LONGEST_NAME, LockPage,
-    LockPaging, Outcome, Released, Renewal, Resume, Resumed, StoreError,
+    LockPaging, Mode, Outcome, Released, Renewal, Resume, Resumed, StoreError,
 };
 
 /// A wait that is longer counts as one of this time.
 const LONGEST_WAIT: Duration = Duration::from_secs(24 * 3_600);
+
+/// The answer to a grant that leaves room for others (SHARE-4). Those in other processes have heard of the
+/// release before, and each process wakes its next caller itself.
+const ROOM: i16 = 4;
 
 /// How many rows a step of a list looks at.
 const STEP: i64 = 5_000;
@@ -36,6 +40,11 @@ pub(super) fn micros(time: Duration) -> i64 {
 /// The time that an answer names.
 pub(super) fn time(micros: i64) -> Duration {
     Duration::from_micros(u64::try_from(micros).unwrap_or(0))
+}
+
+/// A number of holders.
+fn count(holders: i64) -> usize {
+    usize::try_from(holders).unwrap_or(usize::MAX)
 }
 
 /// The error of an answer in another form. It does not show the answer, which may contain secrets.
@@ -63,6 +72,24 @@ fn only(rows: &[Row]) -> Result<&Row, StoreError> {
     match rows {
         [row] => Ok(row),
         _ => Err(strange()),
+    }
+}
+
+/// A mode in the words of the tables.
+fn number(mode: Mode) -> i32 {
+    match mode {
+        Mode::Exclusive => 0,
+        Mode::Shared => -1,
+        Mode::Permit { of } => i32::try_from(of).unwrap_or(i32::MAX),
+    }
+}
+
+/// A mode of the tables.
+fn mode(number: i32) -> Mode {
+    match u32::try_from(number) {
+        Ok(0) => Mode::Exclusive,
+        Ok(of) => Mode::Permit { of },
+        Err(_) => Mode::Shared,
     }
 }
 
@@ -156,7 +183,7 @@ impl PostgresInner {
     ) -> Result<Vec<Result<Acquired, StoreError>>, StoreError> {
         let valid = |claim: &Claim<'_>| {
             Self::valid_name(claim.name, &[claim.owner, claim.data])?;
-            claim.is_exclusive()?;
+            claim.has_permits()?;
             self.valid_lease(claim.lease)
         };
         let checked: Vec<_> = batch.iter().map(valid).collect();
@@ -175,6 +202,7 @@ impl PostgresInner {
                 .map(|claim| micros(claim.waited.min(LONGEST_WAIT)))
                 .collect::<Vec<_>>(),
             texts(each(), |claim| claim.data),
+            each().map(|claim| number(claim.mode)).collect::<Vec<_>>(),
             self.ear.own().to_owned(),
             self.own_longest(),
             !self.options.durable,
@@ -184,12 +212,25 @@ impl PostgresInner {
             .await?;
         let row = only(&rows)?;
         let (answers, numbers): (Vec<i16>, Vec<i64>) = (get(row, 0)?, get(row, 1)?);
-        let answers = answers.into_iter().zip(numbers);
-        let answers = answers.map(|(answer, number)| match answer {
+        let places: Option<Vec<i32>> = get(row, 2)?;
+        for (claim, answer) in claims.iter().zip(&answers) {
+            if *answer == ROOM {
+                self.ear.wait_queue.released(claim.name);
+            }
+        }
+        let place = |at: usize| {
+            let place = places.as_ref().and_then(|places| places.get(at));
+            place.and_then(|place| u32::try_from(*place).ok())
+        };
+        let answers = answers.into_iter().zip(numbers).enumerate();
+        let answers = answers.map(|(at, (answer, number))| match answer {
             0 => Ok(Acquired::Held {
                 remaining: time(number),
             }),
-            1 if number > 0 => Ok(Acquired::granted(number.unsigned_abs())),
+            1 | ROOM if number > 0 => Ok(Acquired::Granted {
+                token: number.unsigned_abs(),
+                place: place(at).unwrap_or(0),
+            }),
             2 => Err(StoreError::Restarted { wait: time(number) }),
             3 => Err(self.too_short(number)),
             _ => Err(strange()),
@@ -236,6 +277,9 @@ impl PostgresInner {
                 each()
                     .map(|renewal| renewal.never_shortens)
                     .collect::<Vec<_>>(),
+                each()
+                    .map(|renewal| number(renewal.mode))
+                    .collect::<Vec<_>>(),
             ];
             renewed = self
                 .flags(Purpose::Background, limit, Sql::Renew, values)
@@ -273,6 +317,7 @@ impl PostgresInner {
                 texts(each(), |held| held.name),
                 texts(each(), |held| held.secret.reveal()),
                 each().map(|held| micros(held.rest)).collect::<Vec<_>>(),
+                each().map(|held| number(held.mode)).collect::<Vec<_>>(),
                 self.ear.own().to_owned(),
             ];
             // A single one is waited for by its user.
@@ -365,7 +410,10 @@ impl PostgresInner {
         };
         let (token, remaining): (i64, i64) = (get(row, 1)?, get(row, 3)?);
         let holder = Holder::new(get(row, 0)?, token.unsigned_abs(), time(remaining));
-        Ok(Some(holder.with_data(get::<String>(row, 2)?)))
+        let holder = holder.with_data(get::<String>(row, 2)?);
+        Ok(Some(
+            holder.in_mode(mode(get(row, 4)?), count(get(row, 5)?)),
+        ))
     }
 
     pub(super) async fn list_held(
@@ -391,7 +439,8 @@ impl PostgresInner {
             let rows = self.call(Purpose::Callers, left, Sql::List, values).await?;
             let mut looked_at = 0;
             for row in &rows {
-                let (name, is_held): (String, bool) = (get(row, 0)?, get(row, 5)?);
+                let (name, holders): (String, i64) = (get(row, 0)?, get(row, 6)?);
+                let is_held = holders > 0;
                 if is_held && locks.len() == most {
                     return Ok(LockPage::new(locks, Some(from), paging));
                 }
@@ -399,9 +448,10 @@ impl PostgresInner {
                     let (token, remaining): (i64, i64) = (get(row, 2)?, get(row, 4)?);
                     let holder = Holder::new(get(row, 1)?, token.unsigned_abs(), time(remaining));
                     let holder = holder.with_data(get::<String>(row, 3)?);
+                    let holder = holder.in_mode(mode(get(row, 5)?), count(holders));
                     locks.push(HeldLock::new(name.clone(), holder));
                 }
-                looked_at = get(row, 6)?;
+                looked_at = get(row, 7)?;
                 (from, with) = (name, false);
             }
             if looked_at < STEP {

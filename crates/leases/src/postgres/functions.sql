@@ -1,8 +1,10 @@
 -- Functions of tourbillon-leases, version 1. Those with a number behind their names are called by the crate alone.
 --
--- Whoever locks several rows does so in the order of their names. The clock is read after the lock. What changes a
--- row that is held locks it `for no key update`, which does not wait for a transaction that has called `guard`. What
--- grants a name locks it `for update`, and so does wait.
+-- Whoever locks several rows does so in the order of their names, first those of `lease`, then those of `lease_share`.
+-- The clock is read after the lock. What changes a row that is held locks it `for no key update`, which does not wait for
+-- a transaction that has called `guard`. What grants a name locks it `for update`, and so does wait. Who joins the
+-- holders of a shared name takes nothing from them, and does not wait. But what deletes the row of a holder waits, too,
+-- so that nobody gets the place of a permit before the transaction has ended.
 
 -- Begins the use of the tables by a connection, and returns their identity. If the server is another one than before,
 -- or was promoted, or the tables were restored from a dump, or the caller knows that data were lost, nothing is granted
@@ -82,14 +84,15 @@ begin
 end
 $$;
 
--- Acquires names. p_longest is the longest lease of the store, or 0 if it may differ from that of others. p_guarded
--- says whether a server may have lost what it has committed. Times are in us.
+-- Acquires names. p_mode is that of the table. p_longest is the longest lease of the store, or 0 if it may differ from
+-- that of others. p_guarded says whether a server may have lost what it has committed. Times are in us.
 -- Answers: 0 held, and how long; 1 granted, and the token; 2 nothing is granted yet, and how long; 3 other stores have
--- a longer longest lease, and which.
+-- a longer longest lease, and which; 4 granted, and there is room for others. There are places only if a permit was
+-- granted.
 create function tourbillon_leases.acquire_1(
   p_name text[], p_owner text[], p_secret text[], p_lease bigint[], p_waits boolean[], p_waited bigint[],
-  p_data text[], p_store text, p_longest bigint, p_guarded boolean,
-  out answers smallint[], out numbers bigint[]
+  p_data text[], p_mode int[], p_store text, p_longest bigint, p_guarded boolean,
+  out answers smallint[], out numbers bigint[], out places int[]
 )
 language plpgsql volatile security invoker
 set search_path = pg_catalog, pg_temp
@@ -104,6 +107,8 @@ declare
   v_longest bigint;
   v_opens timestamptz;
   v_wait bigint := 0;
+  -- The answer in the place of a grant.
+  v_stop smallint := 0;
   v_order int[];
   i int;
   v_tries int;
@@ -118,6 +123,7 @@ declare
   v_since timestamptz;
   v_ends timestamptz;
   v_token bigint;
+  v_joined record;
 begin
   answers := array_fill(0::smallint, array[cardinality(p_name)]);
   numbers := array_fill(0::bigint, array[cardinality(p_name)]);
@@ -130,6 +136,12 @@ begin
   end if;
   if p_guarded and v_opens is not null then
     v_wait := tourbillon_leases.wait_1();
+  end if;
+  if p_longest > 0 and p_longest < v_longest then
+    v_stop := 3;
+    v_wait := v_longest;
+  elsif v_wait > 0 then
+    v_stop := 2;
   end if;
   -- Most calls have one name, and each statement less is a tenth of their time.
   v_order := array[1];
@@ -147,8 +159,23 @@ begin
       exit tries when v_tries > 6;
       select l.* into v_row from tourbillon_leases.lease l where l.name = p_name[i];
       v_is_new := not found;
+      if v_row.mode <> 0 then
+        v_joined := tourbillon_leases.join_1(
+          v_row, p_owner[i], p_secret[i], p_lease[i], p_waits[i], p_waited[i], p_data[i], p_mode[i], p_store, v_stop,
+          cardinality(p_name) = 1
+        );
+        continue tries when v_joined.answer is null;
+        answers[i] := v_joined.answer;
+        numbers[i] := coalesce(v_joined.number, case when v_joined.answer in (2, 3) then v_wait else numbers[i] end);
+        if v_joined.place > 0 then
+          places := coalesce(places, array_fill(0, array[cardinality(p_name)]));
+          places[i] := v_joined.place;
+        end if;
+        exit tries;
+      end if;
       v_now := clock_timestamp();
-      v_held := v_row.owner is not null and v_row.ends > v_now and v_row.secret is distinct from p_secret[i];
+      v_held := v_row.owner is not null and v_row.ends > v_now
+        and (p_mode[i] <> 0 or v_row.secret is distinct from p_secret[i]);
       -- If the clock was set back, a reservation may last longer than any release makes it. Then it does not count.
       v_reserved := v_row.owner is null and v_row.waiter is not null and v_row.ends > v_now
         and v_row.ends <= v_now + interval '25 ms' and (p_waited[i] < v_turn or v_row.waiter <> p_store);
@@ -173,7 +200,7 @@ begin
             since = case when v_notes then v_since else l.since end,
             announce = l.announce or v_announces,
             ends = case when l.owner is null then l.ends else least(l.ends, clock_timestamp() + l.length) end
-          where l.name = p_name[i] and l.token = v_row.token and (l.owner is not null) = v_held;
+          where l.name = p_name[i] and l.token = v_row.token and l.mode = 0 and (l.owner is not null) = v_held;
           continue tries when not found;
           if v_cuts then
             v_row.ends := v_now + v_row.length;
@@ -182,22 +209,23 @@ begin
         numbers[i] := ceil(extract(epoch from v_row.ends - v_now) * 1000000)::bigint;
         exit tries;
       end if;
-      if p_longest > 0 and p_longest < v_longest then
-        answers[i] := 3;
-        numbers[i] := v_longest;
-        exit tries;
-      end if;
-      if v_wait > 0 then
-        answers[i] := 2;
+      if v_stop > 0 then
+        answers[i] := v_stop;
         numbers[i] := v_wait;
         exit tries;
       end if;
       if v_is_new then
         v_token := (extract(epoch from v_now) * 1000000)::bigint;
-        insert into tourbillon_leases.lease (name, owner, secret, token, ends, length, data)
-        values (p_name[i], p_owner[i], p_secret[i], v_token, v_now + p_lease[i] * v_us, p_lease[i] * v_us,
-          nullif(p_data[i], ''))
-        on conflict (name) do nothing;
+        if p_mode[i] = 0 then
+          insert into tourbillon_leases.lease (name, owner, secret, token, ends, length, data)
+          values (p_name[i], p_owner[i], p_secret[i], v_token, v_now + p_lease[i] * v_us, p_lease[i] * v_us,
+            nullif(p_data[i], ''))
+          on conflict (name) do nothing;
+        else
+          insert into tourbillon_leases.lease (name, mode, token, ends, length)
+          values (p_name[i], p_mode[i], v_token, v_now, '0')
+          on conflict (name) do nothing;
+        end if;
         -- Somebody else was quicker.
         continue tries when not found;
       else
@@ -205,13 +233,19 @@ begin
         -- it. Other locks of a row last for a moment.
         select l.* into v_row from tourbillon_leases.lease l where l.name = p_name[i] for update skip locked;
         if not found then
-          exit tries when v_tries > 1 or cardinality(p_name) > 1;
-          perform pg_sleep(0.001);
+          exit tries when v_tries > case p_mode[i] when 0 then 1 else 3 end or cardinality(p_name) > 1;
+          if p_mode[i] = 0 then
+            perform pg_sleep(0.001);
+          else
+            -- Another reader is quicker. This waits for its commit, and then joins it.
+            perform from tourbillon_leases.lease l where l.name = p_name[i] for no key update;
+          end if;
           continue tries;
         end if;
         v_now := clock_timestamp();
+        continue tries when v_row.mode <> 0;
         continue tries when v_row.owner is not null and v_row.ends > v_now
-          and v_row.secret is distinct from p_secret[i];
+          and (p_mode[i] <> 0 or v_row.secret is distinct from p_secret[i]);
         continue tries when v_row.owner is null and v_row.waiter is not null and v_row.ends > v_now
           and v_row.ends <= v_now + interval '25 ms' and (p_waited[i] < v_turn or v_row.waiter <> p_store);
         v_ends := v_now + p_lease[i] * v_us;
@@ -226,13 +260,14 @@ begin
         else
           v_token := greatest((extract(epoch from v_now) * 1000000)::bigint, v_row.token + 1);
           update tourbillon_leases.lease l set
-            owner = p_owner[i],
-            secret = p_secret[i],
+            mode = p_mode[i],
+            owner = case p_mode[i] when 0 then p_owner[i] end,
+            secret = case p_mode[i] when 0 then p_secret[i] end,
             token = v_token,
-            ends = v_ends,
+            ends = case p_mode[i] when 0 then v_ends else v_now end,
             length = p_lease[i] * v_us,
             holds = 1,
-            data = nullif(p_data[i], ''),
+            data = case p_mode[i] when 0 then nullif(p_data[i], '') end,
             waiter = null,
             since = null,
             -- Others may have waited beside the one whose wait is forgotten here.
@@ -245,13 +280,210 @@ begin
       end if;
       answers[i] := 1;
       numbers[i] := v_token;
+      if p_mode[i] <> 0 then
+        insert into tourbillon_leases.lease_share (name, secret, owner, place, token, ends, length, data)
+        values (p_name[i], p_secret[i], p_owner[i], 0, v_token, v_now + p_lease[i] * v_us, p_lease[i] * v_us,
+          nullif(p_data[i], ''));
+        if p_mode[i] <> 1 then
+          answers[i] := 4;
+        end if;
+      end if;
       exit tries;
     end loop;
   end loop;
   -- A note of a caller that waits may be lost.
-  if not 1 = any (answers) then
+  if not answers && array[1, 4]::smallint[] then
     perform set_config('synchronous_commit', 'off', true);
   end if;
+end
+$$;
+
+-- Lets a caller join the holders of a shared name, whose row acquire_1 has found. p_stop is the answer in the place of a
+-- grant, if not 0. p_alone says whether the call has one name, so that it may wait for others who do the same.
+-- Answers as acquire_1, or null if it is to look again. A number that is null is one that acquire_1 knows.
+create function tourbillon_leases.join_1(
+  p_row tourbillon_leases.lease, p_owner text, p_secret text, p_lease bigint, p_waits boolean, p_waited bigint,
+  p_data text, p_mode int, p_store text, p_stop smallint, p_alone boolean,
+  out answer smallint, out number bigint, out place int
+)
+language plpgsql volatile security invoker
+as $$
+declare
+  v_us constant interval := '1 microsecond';
+  v_recent constant interval := '1500 ms';
+  v_now timestamptz := clock_timestamp();
+  v_row tourbillon_leases.lease;
+  v_live bigint;
+  v_all bigint;
+  v_first timestamptz;
+  v_last timestamptz;
+  v_own boolean;
+  v_too_long boolean;
+  -- The lowest free place.
+  v_place bigint;
+  v_until timestamptz;
+  v_since timestamptz;
+  v_notes boolean;
+begin
+  select count(*) filter (where s.ends > v_now), count(*), min(s.ends) filter (where s.ends > v_now), max(s.ends),
+    bool_or(s.secret = p_secret and not s.released and s.ends > v_now), bool_or(s.ends > v_now + s.length),
+    coalesce(min(s.n) filter (where s.place <> s.n), count(*))
+  into v_live, v_all, v_first, v_last, v_own, v_too_long, v_place
+  from (
+    select s.secret, s.released, s.ends, s.length, s.place, row_number() over (order by s.place) - 1 as n
+    from tourbillon_leases.lease_share s where s.name = p_row.name
+  ) s;
+  if v_too_long then
+    -- The clock was set back: see acquire_1.
+    update tourbillon_leases.lease_share s set ends = v_now + s.length
+    from (
+      select o.secret from tourbillon_leases.lease_share o
+      where o.name = p_row.name and o.ends > v_now + o.length order by o.secret for no key update skip locked
+    ) o
+    where s.name = p_row.name and s.secret = o.secret;
+    return;
+  end if;
+  if v_live = 0 then
+    if p_stop > 0 then
+      answer := p_stop;
+      return;
+    end if;
+    -- All leases have run out. The name is as free as it was before the first of them.
+    select l.* into v_row from tourbillon_leases.lease l where l.name = p_row.name for update skip locked;
+    if not found then
+      if p_alone and p_mode <> 0 then
+        perform from tourbillon_leases.lease l where l.name = p_row.name for no key update;
+      else
+        answer := 0;
+      end if;
+      return;
+    end if;
+    if v_row is distinct from p_row or tourbillon_leases.clear_1(p_row.name) then
+      return;
+    end if;
+    update tourbillon_leases.lease l set
+      mode = 0,
+      ends = v_now,
+      waiter = null,
+      since = null,
+      announce = l.announce or l.waiter is not null,
+      asker = null,
+      asked = null,
+      turn = null
+    where l.name = p_row.name;
+    return;
+  end if;
+  if v_own and p_mode = p_row.mode then
+    answer := p_stop;
+    if p_stop = 0 then
+      -- A repeated call: see acquire_1.
+      update tourbillon_leases.lease_share s set
+        ends = greatest(s.ends, clock_timestamp() + p_lease * v_us),
+        length = case when s.ends > clock_timestamp() + p_lease * v_us then s.length else p_lease * v_us end
+      where s.name = p_row.name and s.secret = p_secret and not s.released and s.ends > clock_timestamp()
+      returning 1, s.token, s.place into answer, number, place;
+    end if;
+    return;
+  end if;
+  v_until := case
+    when p_mode <> p_row.mode then v_last
+    -- If the clock was set back, a moment in the future does not count.
+    when p_row.asked between v_now - v_recent and v_now then least(v_last, p_row.asked + v_recent)
+    when p_mode > 0 and v_live >= p_mode then v_first
+    when p_row.turn is not null and p_row.ends > v_now and p_row.ends <= v_now + interval '25 ms'
+      and (p_waited < 20000 or p_row.turn <> p_store) then p_row.ends end;
+  if v_until is not null then
+    v_since := v_now - p_waited * v_us;
+    v_notes := p_row.since is null or v_since + interval '5 ms' <= p_row.since;
+    if p_waits and (v_notes or p_mode <> p_row.mode) then
+      answer := 0;
+      perform from tourbillon_leases.lease l where l.name = p_row.name for no key update skip locked;
+      if not found then
+        return;
+      end if;
+      update tourbillon_leases.lease l set
+        waiter = case when v_notes then p_store else l.waiter end,
+        since = case when v_notes then v_since else l.since end,
+        asker = case when p_mode <> l.mode then p_store else l.asker end,
+        asked = case when p_mode <> l.mode then clock_timestamp() else l.asked end
+      where l.name = p_row.name and l.mode = p_row.mode
+        -- Whoever has gone before the lock has announced nothing.
+        and case when p_mode <> l.mode
+          then exists (select from tourbillon_leases.lease_share s where s.name = l.name and s.ends > v_now)
+          else v_live <= (
+            select count(*) from tourbillon_leases.lease_share s where s.name = l.name and s.ends > v_now
+          ) end;
+      if not found then
+        answer := null;
+        return;
+      end if;
+    end if;
+    answer := 0;
+    number := ceil(extract(epoch from v_until - v_now) * 1000000)::bigint;
+    return;
+  end if;
+  if p_stop > 0 then
+    answer := p_stop;
+    return;
+  end if;
+  if p_alone then
+    select l.* into v_row from tourbillon_leases.lease l where l.name = p_row.name for no key update;
+  else
+    select l.* into v_row from tourbillon_leases.lease l where l.name = p_row.name for no key update skip locked;
+    if not found then
+      answer := 0;
+      return;
+    end if;
+  end if;
+  -- Whoever has got a place meanwhile, or was the last one to go, has changed the row. The next look finds what is true
+  -- then, since the row stays locked.
+  if v_row is distinct from p_row then
+    return;
+  end if;
+  if v_all > v_live and tourbillon_leases.clear_1(p_row.name) and p_mode > 0 then
+    select coalesce(min(s.n) filter (where s.place <> s.n), count(*)) into v_place
+    from (
+      select s.place, row_number() over (order by s.place) - 1 as n
+      from tourbillon_leases.lease_share s where s.name = p_row.name
+    ) s;
+    -- The others are over, but transactions that have called `guard` go on.
+    if v_place >= p_mode then
+      answer := 0;
+      return;
+    end if;
+  end if;
+  v_now := clock_timestamp();
+  number := v_row.token;
+  place := 0;
+  if p_mode > 0 then
+    place := v_place;
+    number := greatest((extract(epoch from v_now) * 1000000)::bigint, v_row.token + 1);
+    update tourbillon_leases.lease l set token = number, turn = null where l.name = p_row.name;
+  end if;
+  insert into tourbillon_leases.lease_share as s (name, secret, owner, place, token, ends, length, data)
+  values (p_row.name, p_secret, p_owner, join_1.place, number, v_now + p_lease * v_us, p_lease * v_us,
+    nullif(p_data, ''))
+  on conflict (name, secret) do nothing;
+  answer := case when not found then 0 when p_mode < 0 or v_live + 1 < p_mode then 4 else 1 end;
+  if answer = 0 then
+    number := null;
+  end if;
+end
+$$;
+
+-- Deletes the holders of a name whose leases have run out. Tells whether rows stay: those of other holders, and those
+-- that a transaction has locked which has called `guard`.
+create function tourbillon_leases.clear_1(p_name text) returns boolean
+language plpgsql volatile security invoker
+as $$
+begin
+  delete from tourbillon_leases.lease_share s
+  using (
+    select o.secret from tourbillon_leases.lease_share o
+    where o.name = p_name and o.ends <= clock_timestamp() order by o.secret for update skip locked
+  ) o
+  where s.name = p_name and s.secret = o.secret;
+  return exists (select from tourbillon_leases.lease_share s where s.name = p_name);
 end
 $$;
 
@@ -261,7 +493,8 @@ $$;
 -- Here and below, a limit that the planner does not know makes it expect few rows. So it looks each of them up by the
 -- index, also if the table was small when the plan was made.
 create function tourbillon_leases.renew_1(
-  p_name text[], p_secret text[], p_lease bigint[], p_holds int[], p_never_shortens boolean[], p_skips boolean
+  p_name text[], p_secret text[], p_lease bigint[], p_holds int[], p_never_shortens boolean[], p_mode int[],
+  p_skips boolean
 ) returns boolean[]
 language plpgsql volatile security invoker
 set search_path = pg_catalog, pg_temp
@@ -270,6 +503,9 @@ declare
   v_free text[];
   v_renewed boolean[];
 begin
+  if 0 <> all (p_mode) and cardinality(p_mode) > 0 then
+    return tourbillon_leases.renew_shares_1(p_name, p_secret, p_lease, p_holds, p_never_shortens, p_skips);
+  end if;
   if p_skips then
     v_free := array(
       select l.name from tourbillon_leases.lease l where l.name = any (p_name)
@@ -303,6 +539,66 @@ begin
     order by a.n
   ) into v_renewed
   from asked a;
+  if 0 <> any (p_mode) then
+    -- The others are not found by one function, or not by the other.
+    return (
+      select array_agg(case when m.mode = 0 then m.alone else m.shared end order by m.n)
+      from unnest(p_mode, v_renewed, tourbillon_leases.renew_shares_1(
+        p_name, p_secret, p_lease, p_holds, p_never_shortens, p_skips
+      )) with ordinality m(mode, alone, shared, n)
+    );
+  end if;
+  return v_renewed;
+end
+$$;
+
+-- The same for holders of shared names. It leaves the rows of the names alone.
+create function tourbillon_leases.renew_shares_1(
+  p_name text[], p_secret text[], p_lease bigint[], p_holds int[], p_never_shortens boolean[], p_skips boolean
+) returns boolean[]
+language plpgsql volatile security invoker
+as $$
+declare
+  v_names text[];
+  v_secrets text[];
+  v_renewed boolean[];
+begin
+  if p_skips then
+    -- The rows that nobody has locked.
+    select array_agg(f.name), array_agg(f.secret) into v_names, v_secrets
+    from (
+      select s.name, s.secret from unnest(p_name, p_secret) u(name, secret)
+      join tourbillon_leases.lease_share s on s.name = u.name and s.secret = u.secret
+      order by s.name, s.secret for no key update of s skip locked
+    ) f;
+  end if;
+  with asked as materialized (
+    select u.n, u.name, u.secret, u.lease * interval '1 microsecond' as lease, u.holds, u.never_shortens
+    from unnest(p_name, p_secret, p_lease, p_holds, p_never_shortens)
+      with ordinality u(name, secret, lease, holds, never_shortens, n)
+    order by u.name collate "C", u.secret collate "C", u.n limit cardinality(p_name)
+  ), renewed as (
+    update tourbillon_leases.lease_share s set
+      ends = case when a.never_shortens then greatest(s.ends, clock_timestamp() + a.lease)
+        else clock_timestamp() + a.lease end,
+      length = case when a.never_shortens and s.ends > clock_timestamp() + a.lease then s.length else a.lease end,
+      holds = a.holds
+    from asked a
+    where s.name = a.name and s.secret = a.secret and not s.released and s.ends > clock_timestamp()
+      and (not p_skips
+        or (s.name, s.secret) in (select f.name, f.secret from unnest(v_names, v_secrets) f(name, secret)))
+    returning s.name, s.secret
+  )
+  select array_agg(
+    case
+      when (a.name, a.secret) in (select d.name, d.secret from renewed d) then true
+      when p_skips
+        and (a.name, a.secret) not in (select f.name, f.secret from unnest(v_names, v_secrets) f(name, secret))
+        and exists (select from tourbillon_leases.lease_share s where s.name = a.name and s.secret = a.secret) then null
+      else false end
+    order by a.n
+  ) into v_renewed
+  from asked a;
   return v_renewed;
 end
 $$;
@@ -310,7 +606,7 @@ $$;
 -- Releases names, or shortens their leases to a rest, in us. Tells of each whether it was held with this secret. p_skips
 -- is that of renew_1. Without p_announces nobody is told, which needs no place in the queue of announcements.
 create function tourbillon_leases.release_1(
-  p_name text[], p_secret text[], p_rest bigint[], p_store text, p_skips boolean, p_announces boolean
+  p_name text[], p_secret text[], p_rest bigint[], p_mode int[], p_store text, p_skips boolean, p_announces boolean
 ) returns boolean[]
 language plpgsql volatile security invoker
 set search_path = pg_catalog, pg_temp
@@ -321,10 +617,14 @@ declare
   v_released boolean[];
   v_row tourbillon_leases.lease;
   v_is_due boolean;
+  v_item record;
 begin
   -- If this is lost, a name is locked for the rest of a lease. So nobody waits for the disk.
   perform set_config('synchronous_commit', 'off', true);
-  -- The usual call, in fewer steps than the general form below.
+  -- The usual calls, in fewer steps than the general form below.
+  if cardinality(p_name) = 1 and p_mode[1] <> 0 and not p_skips then
+    return array[tourbillon_leases.part_1(p_name[1], p_secret[1], p_rest[1], p_store, false, p_announces)];
+  end if;
   if cardinality(p_name) = 1 and p_rest[1] = 0 and p_announces and not p_skips then
     select l.* into v_row from tourbillon_leases.lease l
     where l.name = p_name[1] and l.secret = p_secret[1] for no key update;
@@ -402,7 +702,117 @@ begin
     where l.name = f.name and l.secret = f.secret and f.in_time is not null
   )
   select array_agg(f.in_time order by f.n) into v_released from found f;
+  if 0 <> any (p_mode) then
+    for v_item in
+      select u.n::int as n, u.name, u.secret, u.rest, coalesce(p_skips and u.name <> all (v_free), false) as is_locked
+      from unnest(p_name, p_secret, p_rest, p_mode) with ordinality u(name, secret, rest, mode, n)
+      where u.mode <> 0 order by u.name collate "C", u.secret collate "C", u.n
+    loop
+      v_released[v_item.n] := case
+        when not v_item.is_locked then tourbillon_leases.part_1(
+          v_item.name, v_item.secret, v_item.rest, p_store, p_skips, p_announces
+        )
+        when not exists (
+          select from tourbillon_leases.lease_share s where s.name = v_item.name and s.secret = v_item.secret
+        ) then false end;
+    end loop;
+  end if;
   return v_released;
+end
+$$;
+
+-- Releases the place of one holder of a shared name. The arguments are those of release_1.
+create function tourbillon_leases.part_1(
+  p_name text, p_secret text, p_rest bigint, p_store text, p_skips boolean, p_announces boolean
+) returns boolean
+language plpgsql volatile security invoker
+as $$
+declare
+  v_now timestamptz;
+  v_row tourbillon_leases.lease;
+  v_ends timestamptz;
+  v_others boolean;
+  v_stay boolean;
+  v_announces boolean;
+  v_is_due boolean;
+  v_reserved timestamptz;
+begin
+  -- Who notes that it waits has the same lock. So either it finds the place free, or its note is found here.
+  select l.* into v_row from tourbillon_leases.lease l where l.name = p_name for no key update;
+  if p_skips then
+    perform from tourbillon_leases.lease_share s
+    where s.name = p_name and s.secret = p_secret for no key update skip locked;
+    if not found then
+      return case when not exists (
+        select from tourbillon_leases.lease_share s where s.name = p_name and s.secret = p_secret
+      ) then false end;
+    end if;
+  end if;
+  v_announces := p_announces and (v_row.waiter is not null or v_row.announce);
+  if p_rest > 0 then
+    update tourbillon_leases.lease_share s set
+      owner = s.owner || ' (released)',
+      released = true,
+      ends = clock_timestamp() + p_rest * interval '1 microsecond',
+      length = p_rest * interval '1 microsecond'
+    where s.name = p_name and s.secret = p_secret and not s.released and s.ends > clock_timestamp();
+    if found and v_announces then
+      -- Who waits asks how long.
+      perform pg_notify('tourbillon_leases', p_store || ' ' || p_name);
+    end if;
+    return found;
+  end if;
+  delete from tourbillon_leases.lease_share s
+  where s.name = p_name and s.secret = p_secret and s.ctid = (
+    select o.ctid from tourbillon_leases.lease_share o
+    where o.name = p_name and o.secret = p_secret and not o.released for update skip locked
+  )
+  returning s.ends into v_ends;
+  if not found then
+    -- A transaction that has called `guard` goes on. The row stays so long, so that nobody gets its place.
+    select s.ends into v_ends from tourbillon_leases.lease_share s
+    where s.name = p_name and s.secret = p_secret and not s.released for no key update;
+    if not found then
+      return false;
+    end if;
+    update tourbillon_leases.lease_share s set released = true, ends = least(s.ends, clock_timestamp())
+    where s.name = p_name and s.secret = p_secret;
+  end if;
+  v_now := clock_timestamp();
+  select exists (select from tourbillon_leases.lease_share s where s.name = p_name and s.ends > v_now),
+    exists (select from tourbillon_leases.lease_share s where s.name = p_name)
+  into v_others, v_stay;
+  -- A reader that goes makes no room, since there was room before. While somebody in another mode waits, there is none.
+  if v_others and (v_row.mode < 0 or v_ends <= v_now or v_row.asked between v_now - interval '1500 ms' and v_now) then
+    return v_ends > v_now;
+  end if;
+  if v_announces then
+    perform pg_notify('tourbillon_leases', p_store || ' ' || p_name);
+  end if;
+  v_is_due := coalesce(v_ends > v_now and v_row.waiter is not null and v_now - v_row.since >= interval '20 ms', false);
+  v_reserved := v_now + least(greatest((v_now - v_row.since) / 4, interval '5 ms'), interval '25 ms');
+  if not v_others then
+    v_stay := v_stay and tourbillon_leases.clear_1(p_name);
+    update tourbillon_leases.lease l set
+      mode = case when v_stay then l.mode else 0 end,
+      ends = case when v_is_due then v_reserved else v_now end,
+      waiter = case when v_is_due then l.waiter end,
+      since = null,
+      announce = false,
+      asker = null,
+      asked = null,
+      turn = null
+    where l.name = p_name;
+  elsif v_is_due or v_row.announce then
+    update tourbillon_leases.lease l set
+      ends = case when v_is_due then v_reserved else l.ends end,
+      turn = case when v_is_due then l.waiter else l.turn end,
+      waiter = case when not v_is_due then l.waiter end,
+      since = case when not v_is_due then l.since end,
+      announce = false
+    where l.name = p_name;
+  end if;
+  return v_ends > v_now;
 end
 $$;
 
@@ -416,11 +826,22 @@ declare
 begin
   perform set_config('synchronous_commit', 'off', true);
   select l.* into v_row from tourbillon_leases.lease l
-  where l.name = p_name and l.waiter = p_store for no key update;
+  where l.name = p_name and p_store in (l.waiter, l.asker, l.turn) for no key update;
   if not found then
     return;
   end if;
-  if v_row.owner is not null and v_row.ends > clock_timestamp() then
+  if v_row.mode <> 0 then
+    update tourbillon_leases.lease l set
+      waiter = nullif(l.waiter, p_store),
+      since = case when l.waiter <> p_store then l.since end,
+      announce = true,
+      asker = nullif(l.asker, p_store),
+      asked = case when l.asker <> p_store then l.asked end,
+      turn = nullif(l.turn, p_store)
+    where l.name = p_name;
+    -- Others may join now.
+    perform pg_notify('tourbillon_leases', p_store || ' ' || p_name);
+  elsif v_row.owner is not null and v_row.ends > clock_timestamp() then
     -- Callers of other stores, who have waited for less, have written nothing.
     update tourbillon_leases.lease l set waiter = null, since = null, announce = true where l.name = p_name;
   else
@@ -513,10 +934,18 @@ begin
   select s.name into v_last from (
     select l.name from tourbillon_leases.lease l where l.name > coalesce(p_after, '') order by l.name limit 2000
   ) s order by s.name desc limit 1;
+  delete from tourbillon_leases.lease_share d where (d.name, d.secret) in (
+    select s.name, s.secret from tourbillon_leases.lease_share s
+    where s.name > coalesce(p_after, '') and s.name <= v_last
+      and s.ends < clock_timestamp() - p_life * interval '1 microsecond'
+    order by s.name, s.secret for update skip locked
+  );
   delete from tourbillon_leases.lease d where d.name = any (array(
     select l.name from tourbillon_leases.lease l
     where l.name > coalesce(p_after, '') and l.name <= v_last
       and l.ends < clock_timestamp() - p_life * interval '1 microsecond'
+      -- The first holder of a shared name has set `ends`, and others join only while there is one.
+      and not exists (select from tourbillon_leases.lease_share s where s.name = l.name)
     order by l.name for update skip locked
   ));
   return v_last;
@@ -524,7 +953,8 @@ end
 $$;
 
 -- Fences a transaction of a user's: an error unless the name is held with this token. Until the transaction ends the
--- name is granted to nobody else, also if the lease has run out. Renewals and the release go on.
+-- name is granted to nobody else, also if the lease has run out. Renewals and the release go on. For a reader, the name
+-- is granted to other readers alone, and for a permit its place is granted to nobody.
 --
 -- It runs with the rights of its owner, so a role needs usage on the schema alone.
 create function tourbillon_leases.guard(name text, token bigint) returns void
@@ -535,6 +965,14 @@ begin
   perform from tourbillon_leases.lease l
   where l.name = guard.name and l.token = guard.token and l.secret is not null and l.ends > clock_timestamp()
   for key share;
+  if not found then
+    perform from tourbillon_leases.lease l where l.name = guard.name and l.mode <> 0 for key share;
+    if found then
+      perform from tourbillon_leases.lease_share s
+      where s.name = guard.name and s.token = guard.token and not s.released and s.ends > clock_timestamp()
+      limit 1 for key share;
+    end if;
+  end if;
   if not found then
     raise exception using errcode = 'TB002',
       message = format('the lock %s is not held with the token %s any more', quote_literal(guard.name), guard.token),

@@ -379,6 +379,10 @@ impl LeaseStore for PostgresStore {
         self.0.options.longest_lease
     }
 
+    fn can_share(&self) -> bool {
+        true
+    }
+
     fn acquire<'a>(
         &'a self,
         _destination: Destination,

@@ -133,7 +133,7 @@ impl<'a> Claim<'a> {
     }
 
     /// Refuses a number of permits that is out of range, for a store that shares names.
-    #[cfg(feature = "redis")]
+    #[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]
     pub(crate) fn has_permits(&self) -> Result<(), super::StoreError> {
         let (Mode::Permit { of }, false) = (self.mode, self.mode.is_possible()) else {
             return Ok(());
@@ -144,7 +144,7 @@ impl<'a> Claim<'a> {
     }
 
     /// Refuses another mode, for a store that can't share names.
-    #[cfg(any(feature = "postgres", feature = "sqlite"))]
+    #[cfg(feature = "sqlite")]
     pub(crate) fn is_exclusive(&self) -> Result<(), super::StoreError> {
         match self.mode {
             Mode::Exclusive => Ok(()),

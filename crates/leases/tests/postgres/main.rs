@@ -2,6 +2,8 @@
 
 #[path = "../kit/calls.rs"]
 mod calls;
+#[path = "../kit/mode_model.rs"]
+mod mode_model;
 #[path = "../kit/tickets.rs"]
 mod tickets;
 
@@ -9,6 +11,7 @@ mod contest;
 mod faults;
 mod fencing;
 mod kept;
+mod modes;
 mod shop;
 mod store;
 mod waiting;
