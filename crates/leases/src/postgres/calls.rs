@@ -75,24 +75,6 @@ fn only(rows: &[Row]) -> Result<&Row, StoreError> {
     }
 }
 
-/// A mode in the words of the tables.
-fn number(mode: Mode) -> i32 {
-    match mode {
-        Mode::Exclusive => 0,
-        Mode::Shared => -1,
-        Mode::Permit { of } => i32::try_from(of).unwrap_or(i32::MAX),
-    }
-}
-
-/// A mode of the tables.
-fn mode(number: i32) -> Mode {
-    match u32::try_from(number) {
-        Ok(0) => Mode::Exclusive,
-        Ok(of) => Mode::Permit { of },
-        Err(_) => Mode::Shared,
-    }
-}
-
 /// One text of each item.
 fn texts<'a, T: 'a>(
     items: impl IntoIterator<Item = &'a T>,
@@ -202,7 +184,7 @@ impl PostgresInner {
                 .map(|claim| micros(claim.waited.min(LONGEST_WAIT)))
                 .collect::<Vec<_>>(),
             texts(each(), |claim| claim.data),
-            each().map(|claim| number(claim.mode)).collect::<Vec<_>>(),
+            each().map(|claim| claim.mode.number()).collect::<Vec<_>>(),
             self.ear.own().to_owned(),
             self.own_longest(),
             !self.options.durable,
@@ -278,7 +260,7 @@ impl PostgresInner {
                     .map(|renewal| renewal.never_shortens)
                     .collect::<Vec<_>>(),
                 each()
-                    .map(|renewal| number(renewal.mode))
+                    .map(|renewal| renewal.mode.number())
                     .collect::<Vec<_>>(),
             ];
             renewed = self
@@ -317,7 +299,7 @@ impl PostgresInner {
                 texts(each(), |held| held.name),
                 texts(each(), |held| held.secret.reveal()),
                 each().map(|held| micros(held.rest)).collect::<Vec<_>>(),
-                each().map(|held| number(held.mode)).collect::<Vec<_>>(),
+                each().map(|held| held.mode.number()).collect::<Vec<_>>(),
                 self.ear.own().to_owned(),
             ];
             // A single one is waited for by its user.
@@ -411,9 +393,10 @@ impl PostgresInner {
         let (token, remaining): (i64, i64) = (get(row, 1)?, get(row, 3)?);
         let holder = Holder::new(get(row, 0)?, token.unsigned_abs(), time(remaining));
         let holder = holder.with_data(get::<String>(row, 2)?);
-        Ok(Some(
-            holder.in_mode(mode(get(row, 4)?), count(get(row, 5)?)),
-        ))
+        Ok(Some(holder.in_mode(
+            Mode::of_number(get(row, 4)?),
+            count(get(row, 5)?),
+        )))
     }
 
     pub(super) async fn list_held(
@@ -448,7 +431,7 @@ impl PostgresInner {
                     let (token, remaining): (i64, i64) = (get(row, 2)?, get(row, 4)?);
                     let holder = Holder::new(get(row, 1)?, token.unsigned_abs(), time(remaining));
                     let holder = holder.with_data(get::<String>(row, 3)?);
-                    let holder = holder.in_mode(mode(get(row, 5)?), count(holders));
+                    let holder = holder.in_mode(Mode::of_number(get(row, 5)?), count(holders));
                     locks.push(HeldLock::new(name.clone(), holder));
                 }
                 looked_at = get(row, 7)?;

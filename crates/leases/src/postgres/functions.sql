@@ -257,17 +257,32 @@ begin
             ends = greatest(v_row.ends, v_ends),
             length = case when v_row.ends > v_ends then v_row.length else p_lease[i] * v_us end
           where l.name = p_name[i];
-        else
+        elsif p_mode[i] <> 0 then
           v_token := greatest((extract(epoch from v_now) * 1000000)::bigint, v_row.token + 1);
           update tourbillon_leases.lease l set
             mode = p_mode[i],
-            owner = case p_mode[i] when 0 then p_owner[i] end,
-            secret = case p_mode[i] when 0 then p_secret[i] end,
+            owner = null,
+            secret = null,
             token = v_token,
-            ends = case p_mode[i] when 0 then v_ends else v_now end,
+            ends = v_now,
+            data = null,
+            waiter = null,
+            since = null,
+            announce = v_row.announce or v_row.owner is not null and v_row.waiter is not null,
+            ticket = null,
+            detached = null,
+            terms = null
+          where l.name = p_name[i];
+        else
+          v_token := greatest((extract(epoch from v_now) * 1000000)::bigint, v_row.token + 1);
+          update tourbillon_leases.lease l set
+            owner = p_owner[i],
+            secret = p_secret[i],
+            token = v_token,
+            ends = v_ends,
             length = p_lease[i] * v_us,
             holds = 1,
-            data = case p_mode[i] when 0 then nullif(p_data[i], '') end,
+            data = nullif(p_data[i], ''),
             waiter = null,
             since = null,
             -- Others may have waited beside the one whose wait is forgotten here.
@@ -292,7 +307,7 @@ begin
     end loop;
   end loop;
   -- A note of a caller that waits may be lost.
-  if not answers && array[1, 4]::smallint[] then
+  if not (1 = any (answers) or 4 = any (answers)) then
     perform set_config('synchronous_commit', 'off', true);
   end if;
 end

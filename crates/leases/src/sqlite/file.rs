@@ -137,6 +137,8 @@ impl OpenFile {
         }
         let opened = Connection::open_with_flags(path, flags);
         let connection = opened.map_err(|error| Failure::Sql(error).of_call())?;
+        // More than there are, so that each is prepared once.
+        connection.set_prepared_statement_cache_capacity(64);
         let target = path.canonicalize().unwrap_or_else(|_| path.to_owned());
         if files(path, &target).has_links {
             return Err(StoreError::Refused(LINKS.to_owned()));
@@ -224,6 +226,7 @@ fn set_up(db: &Connection, clock: &MachineClock, only_existing: bool) -> Result<
             let begins = "update tourbillon_lease_state set boot = ?1, token = max(token + ?2, ?3)";
             transaction.execute(begins, (&clock.boot, TOKENS_OF_A_BOOT, wall()))?;
             transaction.execute("delete from tourbillon_lease", ())?;
+            transaction.execute("delete from tourbillon_lease_share", ())?;
         }
     }
     clock.last_token(&transaction)?;

@@ -14,13 +14,15 @@ use crate::store::{
     WaitQueue, Watch, forward,
 };
 use crate::sync::unique_number;
+use base::{Rows, SHORTEST_INTERVAL};
 use file::File;
-use rows::{Rows, SHORTEST_INTERVAL};
 
+mod base;
 mod clock;
 mod failure;
 mod file;
 mod rows;
+mod shares;
 
 /// How long a page may look at rows. Other calls of the store wait meanwhile.
 const LONGEST_LOOK: Duration = Duration::from_millis(100);
@@ -268,6 +270,10 @@ impl SqliteLeases {
 }
 
 impl LeaseStore for SqliteLeases {
+    fn can_share(&self) -> bool {
+        true
+    }
+
     fn acquire<'a>(
         &'a self,
         _destination: Destination,
@@ -275,7 +281,7 @@ impl LeaseStore for SqliteLeases {
         limit: Duration,
     ) -> StoreFuture<'a, Vec<Result<Acquired, StoreError>>> {
         Box::pin(async move {
-            batch.iter().try_for_each(Claim::is_exclusive)?;
+            batch.iter().try_for_each(Claim::has_permits)?;
             let start = Instant::now();
             // A caller that has asked before mostly hears that nothing has changed. A look keeps nobody
             // from writing.
@@ -287,12 +293,17 @@ impl LeaseStore for SqliteLeases {
                 return Ok(vec![Ok(held)]);
             }
             let limit = limit.saturating_sub(start.elapsed());
-            self.transaction(Immediate, limit, |rows| {
-                batch
-                    .iter()
-                    .map(|claim| rows.grant(claim).map(Ok))
-                    .collect()
-            })
+            let answers = self.transaction(Immediate, limit, |rows| {
+                let answers = batch.iter().map(|claim| rows.grant(claim));
+                answers.collect::<rusqlite::Result<Vec<_>>>()
+            })?;
+            let answer = |((acquired, room), claim): ((Acquired, bool), &Claim<'_>)| {
+                if room {
+                    self.wait_queue.released(claim.name);
+                }
+                Ok(acquired)
+            };
+            Ok(answers.into_iter().zip(batch).map(answer).collect())
         })
     }
 

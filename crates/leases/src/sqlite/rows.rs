@@ -2,149 +2,155 @@
 
 use std::time::{Duration, Instant};
 
-use rusqlite::{Connection, OptionalExtension, Params, Result, Row};
+use rusqlite::{Result, Row};
 
+use super::base::{Rows, SharedRow, interval, reservation, time};
 use super::clock::micros;
 use crate::store::{
-    Acquired, Claim, Detach, Detached, HeldLock, Holder, Holding, LockPage, LockPaging, Outcome,
-    Released, Renewal, Resume, Resumed,
+    Acquired, Claim, Detach, Detached, HeldLock, Holder, Holding, LockPage, LockPaging, Mode,
+    Outcome, Released, Renewal, Resume, Resumed,
 };
 
 /// Each grant whose token is a multiple of this number deletes all rows whose lease has run out.
 const SWEEP: i64 = 1_024;
 
-/// A wait replaces the noted one only if it began at least this many microseconds earlier. A
-/// smaller difference may come from reading the clock twice.
-const SAME_WAIT: i64 = 5_000;
-
-/// The shortest time in which a waiting caller asks again.
-pub(super) const SHORTEST_INTERVAL: Duration = Duration::from_millis(10);
-
-/// A transaction of one store, at one time.
-pub(super) struct Rows<'a> {
-    pub(super) db: &'a Connection,
-    /// In microseconds.
-    pub(super) now: i64,
-    /// By which the rows know the store.
-    pub(super) own: &'a str,
-}
-
-/// How long until a waiting caller asks again. Nobody announces the releases of other processes.
-fn interval(waited: Duration) -> Duration {
-    (waited / 8).clamp(SHORTEST_INTERVAL, Duration::from_millis(50))
-}
-
-/// How long a name is reserved for the store whose caller has waited longest. That is longer than
-/// the [`interval`] in which this caller asks.
-fn reservation(waited: Duration) -> Duration {
-    (waited / 4).clamp(Duration::from_millis(25), Duration::from_millis(75))
-}
-
-fn time(micros: i64) -> Duration {
-    Duration::from_micros(u64::try_from(micros).unwrap_or(0))
+/// What is known of a name.
+enum FoundName {
+    /// `Some` with its mode if there are holders whose leases have run out.
+    Free(Mode),
+    /// Held by somebody alone, or reserved, for so long. The moment is when the wait of the claim began,
+    /// if that has to be noted.
+    Taken(Duration, Option<i64>),
+    Shared(SharedRow),
 }
 
 impl Rows<'_> {
-    /// The first row of a statement.
-    fn first<T>(
-        &self,
-        sql: &str,
-        values: impl Params,
-        read: impl FnOnce(&Row<'_>) -> Result<T>,
-    ) -> Result<Option<T>> {
-        let mut statement = self.db.prepare_cached(sql)?;
-        statement.query_row(values, read).optional()
-    }
-
-    /// Carries out a statement, and returns whether there was a row for it.
-    fn change(&self, sql: &str, values: impl Params) -> Result<bool> {
-        Ok(self.db.prepare_cached(sql)?.execute(values)? > 0)
-    }
-
-    fn after(&self, time: Duration) -> i64 {
-        self.now.saturating_add(micros(time))
-    }
-
-    /// Grants a name, or says how long it is held or reserved.
-    pub(super) fn grant(&self, claim: &Claim<'_>) -> Result<Acquired> {
+    /// Grants a name, or says how long it is held or reserved. Also returns whether others may join the
+    /// holder.
+    pub(super) fn grant(&self, claim: &Claim<'_>) -> Result<(Acquired, bool)> {
         let (name, secret, ends) = (claim.name, claim.secret.reveal(), self.after(claim.lease));
         // The same secret again: the call was repeated, or arrives late. It must not shorten what was
         // extended meanwhile.
         let again = "update tourbillon_lease set ends = max(ends, ?3)
             where name = ?1 and secret = ?2 and ends > ?4 returning token";
-        let token = self.first(again, (name, secret, ends, self.now), |row| row.get(0))?;
-        if let Some(token) = token {
-            return Ok(granted(token));
-        }
-        if let Some((remaining, note)) = self.taken(claim)? {
-            if let Some(since) = note {
-                let note = "update tourbillon_lease set waiter = ?2, since = ?3 where name = ?1";
-                self.change(note, (name, self.own, since))?;
+        let is_alone = claim.mode == Mode::Exclusive;
+        if is_alone {
+            let token = self.first(again, (name, secret, ends, self.now), |row| row.get(0))?;
+            if let Some(token) = token {
+                return Ok((granted(token), false));
             }
-            return Ok(Acquired::Held { remaining });
         }
-        let next = "update tourbillon_lease_state set token = token + 1 returning token";
-        let token: i64 = self
-            .db
-            .prepare_cached(next)?
-            .query_row((), |row| row.get(0))?;
+        match self.found(claim)? {
+            FoundName::Taken(remaining, note) => {
+                if let Some(since) = note {
+                    let note =
+                        "update tourbillon_lease set waiter = ?2, since = ?3 where name = ?1";
+                    self.change(note, (name, self.own, since))?;
+                }
+                return Ok((Acquired::Held { remaining }, false));
+            }
+            FoundName::Shared(shared) => {
+                if let Some(answer) = self.join(claim, &shared)? {
+                    return Ok(answer);
+                }
+                self.forget_shares(name)?;
+            }
+            // A transaction of a former holder must not find its row.
+            FoundName::Free(Mode::Exclusive) => {}
+            FoundName::Free(_) => self.forget_shares(name)?,
+        }
+        let token = self.next_token()?;
+        if !is_alone {
+            return self.begin(claim, token);
+        }
         let grant =
             "insert or replace into tourbillon_lease(name, owner, secret, token, ends, data)
             values (?1, ?2, ?3, ?4, ?5, ?6)";
         self.change(grant, (name, claim.owner, secret, token, ends, claim.data))?;
+        Ok((granted(token), false))
+    }
+
+    /// Takes the next token. From time to time deletes what has run out.
+    pub(super) fn next_token(&self) -> Result<i64> {
+        let next = "update tourbillon_lease_state set token = token + 1 returning token";
+        let mut next = self.db.prepare_cached(next)?;
+        let token: i64 = next.query_row((), |row| row.get(0))?;
         if token % SWEEP == 0 {
-            self.change("delete from tourbillon_lease where ends <= ?1", [self.now])?;
+            for table in ["tourbillon_lease", "tourbillon_lease_share"] {
+                let sweep = format!("delete from {table} where ends <= ?1");
+                self.change(&sweep, [self.now])?;
+            }
         }
-        Ok(granted(token))
+        Ok(token)
     }
 
     /// Says how long a name is held or reserved, if nothing has to be written for that.
     pub(super) fn look(&self, claim: &Claim<'_>) -> Result<Option<Acquired>> {
-        Ok(match self.taken(claim)? {
-            Some((remaining, None)) => Some(Acquired::Held { remaining }),
+        Ok(match self.found(claim)? {
+            FoundName::Taken(remaining, None) => Some(Acquired::Held { remaining }),
+            FoundName::Shared(shared) => self.look_at_shares(claim, &shared)?,
             _ => None,
         })
     }
 
-    /// Returns `None` if the claim can get the name. Otherwise returns how long the name is held or
-    /// reserved, and when the wait of the claim began if that has to be noted.
-    fn taken(&self, claim: &Claim<'_>) -> Result<Option<(Duration, Option<i64>)>> {
-        let asked = "select ends, owner is null, waiter is ?2, since from tourbillon_lease
-            where name = ?1 and ends > ?3 and secret is not ?4";
+    /// Looks whether the claim can get the name.
+    fn found(&self, claim: &Claim<'_>) -> Result<FoundName> {
+        let asked =
+            "select ends, owner is null, waiter is ?2, since, secret is ?3, mode, token, asked,
+            turn is ?2, reserved from tourbillon_lease where name = ?1";
         let read = |row: &Row<'_>| {
+            let mode = Mode::of_number(row.get(5)?);
             let (until, since): (i64, Option<i64>) = (row.get(0)?, row.get(3)?);
             let (is_reserved, is_own): (bool, bool) = (row.get(1)?, row.get(2)?);
-            Ok((until, is_reserved, is_own, since))
+            if until <= self.now || claim.mode == Mode::Exclusive && row.get(4)? {
+                return Ok(FoundName::Free(mode));
+            }
+            if mode != Mode::Exclusive {
+                return Ok(FoundName::Shared(SharedRow {
+                    mode,
+                    token: row.get(6)?,
+                    since,
+                    asked: row.get(7)?,
+                    is_own_turn: row.get(8)?,
+                    reserved: row.get(9)?,
+                }));
+            }
+            if is_reserved && is_own && claim.is_due() {
+                return Ok(FoundName::Free(mode));
+            }
+            let remaining = time(until - self.now);
+            if !claim.waits {
+                return Ok(FoundName::Taken(remaining, None));
+            }
+            let note = self.longer_wait(claim, since).filter(|_| !is_reserved);
+            Ok(FoundName::Taken(
+                remaining.min(interval(claim.waited)),
+                note,
+            ))
         };
-        let values = (claim.name, self.own, self.now, claim.secret.reveal());
-        let Some((until, is_reserved, is_own, noted)) = self.first(asked, values, read)? else {
-            return Ok(None);
-        };
-        if is_reserved && is_own && claim.is_due() {
-            return Ok(None);
-        }
-        let remaining = time(until - self.now);
-        if !claim.waits {
-            return Ok(Some((remaining, None)));
-        }
-        let since = self.now.saturating_sub(micros(claim.waited));
-        // The release decides by the longest wait whether it reserves the name, and for whom.
-        let waits_longer = noted.is_none_or(|noted| since <= noted.saturating_sub(SAME_WAIT));
-        let note = (!is_reserved && waits_longer).then_some(since);
-        Ok(Some((remaining.min(interval(claim.waited)), note)))
+        let values = (claim.name, self.own, claim.secret.reveal());
+        let found = self.first(asked, values, read)?;
+        Ok(found.unwrap_or(FoundName::Free(Mode::Exclusive)))
     }
 
     /// Ends the reservation of a name for this store, in which nobody waits any more.
     pub(super) fn leave(&self, name: &str) -> Result<()> {
-        let free = "delete from tourbillon_lease where name = ?1 and waiter = ?2 and owner is null";
+        let free = "delete from tourbillon_lease
+            where name = ?1 and waiter = ?2 and owner is null and mode = 0";
         self.change(free, (name, self.own))?;
-        let forget = "update tourbillon_lease set waiter = null, since = null
-            where name = ?1 and waiter = ?2";
+        let forget =
+            "update tourbillon_lease set since = case when waiter is not ?2 then since end,
+            waiter = nullif(waiter, ?2), asked = case when asker is not ?2 then asked end,
+            asker = nullif(asker, ?2), turn = nullif(turn, ?2)
+            where name = ?1 and ?2 in (waiter, asker, turn)";
         self.change(forget, (name, self.own))?;
         Ok(())
     }
 
     pub(super) fn renew(&self, renewal: &Renewal<'_>) -> Result<Outcome> {
+        if renewal.mode != Mode::Exclusive {
+            return self.renew_share(renewal);
+        }
         let renew = "update tourbillon_lease
             set ends = case when ?4 then max(ends, ?3) else ?3 end, holds = ?5
             where name = ?1 and secret = ?2 and ends > ?6";
@@ -165,6 +171,9 @@ impl Rows<'_> {
 
     /// Releases a name, or shortens its lease to the rest that it stays locked.
     pub(super) fn release(&self, held: &Holding<'_>) -> Result<Released> {
+        if held.mode != Mode::Exclusive {
+            return self.release_share(held);
+        }
         let (name, secret) = (held.name, held.secret.reveal());
         let asked = "select ends, since from tourbillon_lease where name = ?1 and secret = ?2";
         let read = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?));
@@ -232,30 +241,40 @@ impl Rows<'_> {
     }
 
     pub(super) fn holder(&self, name: &str) -> Result<Option<Holder>> {
-        let asked = "select name, owner, token, ends, data from tourbillon_lease
-            where name = ?1 and owner is not null and ends > ?2";
+        let asked = "select name, owner, token, ends, data, mode from tourbillon_lease
+            where name = ?1 and (owner is not null or mode <> 0) and ends > ?2";
         let held = self.first(asked, (name, self.now), |row| self.held(row))?;
-        Ok(held.map(|held| held.holder))
+        Ok(held.flatten().map(|held| held.holder))
     }
 
-    fn held(&self, row: &Row<'_>) -> Result<HeldLock> {
+    /// The holder of a name whose lease ends last. There may be none of a shared name.
+    fn held(&self, row: &Row<'_>) -> Result<Option<HeldLock>> {
+        let (name, mode): (String, _) = (row.get(0)?, Mode::of_number(row.get(5)?));
+        let holder = match mode {
+            Mode::Exclusive => Some(self.shown(row)?),
+            _ => self.last_of(&name, mode)?,
+        };
+        Ok(holder.map(|holder| HeldLock::new(name, holder)))
+    }
+
+    /// A holder. The first column does not matter.
+    pub(super) fn shown(&self, row: &Row<'_>) -> Result<Holder> {
         let (token, ends): (i64, i64) = (row.get(2)?, row.get(3)?);
         let remaining = time(ends - self.now);
         let holder = Holder::new(row.get(1)?, token.unsigned_abs(), remaining);
-        let data: String = row.get(4)?;
-        Ok(HeldLock::new(row.get(0)?, holder.with_data(data)))
+        Ok(holder.with_data(row.get::<_, String>(4)?))
     }
 
     /// A page of the names that are held, in the order of the file. It ends early at `end`.
     pub(super) fn page(&self, prefix: &str, paging: &LockPaging, end: Instant) -> Result<LockPage> {
         let after = paging.after.as_deref().filter(|after| *after >= prefix);
-        let asked = "select name, owner, token, ends, data, owner is not null and ends > ?3
-            from tourbillon_lease where name >= ?1 and name is not ?2 order by name";
+        let asked = "select name, owner, token, ends, data, mode,
+            (owner is not null or mode <> 0) and ends > ?3 from tourbillon_lease where name >= ?1 and name is not ?2 order by name";
         let mut statement = self.db.prepare_cached(asked)?;
         let mut rows = statement.query((after.unwrap_or(prefix), after, self.now))?;
         let (mut locks, mut last) = (Vec::new(), None);
         while let Some(row) = rows.next()? {
-            let (name, is_held): (String, bool) = (row.get(0)?, row.get(5)?);
+            let (name, is_held): (String, bool) = (row.get(0)?, row.get(6)?);
             if !name.starts_with(prefix) {
                 break;
             }
@@ -264,7 +283,7 @@ impl Rows<'_> {
                 return Ok(page(locks, last, paging));
             }
             if is_held {
-                locks.push(self.held(row)?);
+                locks.extend(self.held(row)?);
             }
             last = Some(name);
         }
@@ -278,6 +297,6 @@ fn page(mut locks: Vec<HeldLock>, next: Option<String>, paging: &LockPaging) -> 
     LockPage::new(locks, next, paging)
 }
 
-fn granted(token: i64) -> Acquired {
+pub(super) fn granted(token: i64) -> Acquired {
     Acquired::granted(token.unsigned_abs())
 }

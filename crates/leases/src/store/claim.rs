@@ -143,15 +143,6 @@ impl<'a> Claim<'a> {
         Err(super::StoreError::Refused(why))
     }
 
-    /// Refuses another mode, for a store that can't share names.
-    #[cfg(feature = "sqlite")]
-    pub(crate) fn is_exclusive(&self) -> Result<(), super::StoreError> {
-        match self.mode {
-            Mode::Exclusive => Ok(()),
-            _ => Err(super::StoreError::no_sharing(self.name)),
-        }
-    }
-
     /// Returns whether the caller has waited for a [turn](Claim::TURN) or longer. A reserved name
     /// is granted to such a caller.
     #[must_use]

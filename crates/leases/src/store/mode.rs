@@ -65,6 +65,26 @@ impl Mode {
             Mode::Permit { of } => (1..=Mode::MOST_PERMITS).contains(&of),
         }
     }
+
+    /// The mode in the tables of a database: 0, -1, or the number of permits.
+    #[cfg(any(feature = "postgres", feature = "sqlite"))]
+    pub(crate) fn number(self) -> i32 {
+        match self {
+            Mode::Exclusive => 0,
+            Mode::Shared => -1,
+            Mode::Permit { of } => i32::try_from(of).unwrap_or(i32::MAX),
+        }
+    }
+
+    /// The mode that has this number.
+    #[cfg(any(feature = "postgres", feature = "sqlite"))]
+    pub(crate) fn of_number(number: i32) -> Self {
+        match u32::try_from(number) {
+            Ok(0) => Mode::Exclusive,
+            Ok(of) => Mode::Permit { of },
+            Err(_) => Mode::Shared,
+        }
+    }
 }
 
 impl fmt::Display for Mode {

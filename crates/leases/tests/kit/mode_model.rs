@@ -23,6 +23,31 @@ pub(crate) trait ModeWorld {
     /// If something ends within that time, the model gives the name up and takes another one. Zero for a
     /// clock that only the test moves.
     fn slack(&self) -> Duration;
+
+    fn habits(&self) -> Habits {
+        Habits::default()
+    }
+}
+
+/// What stores do in their own ways.
+#[derive(Clone, Copy)]
+pub(crate) struct Habits {
+    /// The shortest and the longest reservation.
+    pub(crate) reservation: (Duration, Duration),
+    /// A caller in another mode that asks again within this time changes nothing.
+    pub(crate) same_ask: Duration,
+    /// How long a waiting caller is to wait at most before it asks again, by how long it has waited.
+    pub(crate) interval: fn(Duration) -> Duration,
+}
+
+impl Default for Habits {
+    fn default() -> Self {
+        Habits {
+            reservation: (5 * MS, 25 * MS),
+            same_ask: ZERO,
+            interval: |_| Duration::MAX,
+        }
+    }
 }
 
 /// How the calls are chosen.
@@ -102,11 +127,14 @@ impl Model {
     }
 
     /// Whether something ends at about this time.
-    fn is_unsure(&self, from: Duration, to: Duration, slack: Duration) -> bool {
+    fn is_unsure(&self, from: Duration, to: Duration, slack: Duration, same_ask: Duration) -> bool {
         let ends = self.holders.iter().map(|holder| holder.until);
         let asked = self.asked.map(|asked| asked + Claim::RECENT);
         let due = self.since.map(|since| since + Claim::TURN);
-        let mut ends = ends.chain(asked).chain(due).chain(self.reserved);
+        let noted = self.asked.filter(|_| !same_ask.is_zero());
+        let noted = noted.map(|asked| asked + same_ask);
+        let ends = ends.chain(asked).chain(due).chain(self.reserved);
+        let mut ends = ends.chain(noted);
         // On a busy machine a call may take long.
         let takes_long = to - from > slack;
         let before = from.saturating_sub(slack);
@@ -151,11 +179,12 @@ impl Model {
         }
     }
 
-    fn is_refused(&mut self, claim: &Claim<'_>, now: Duration) {
+    fn is_refused(&mut self, claim: &Claim<'_>, now: Duration, same_ask: Duration) {
         if claim.waits && !self.holders.is_empty() {
             let since = now.saturating_sub(claim.waited);
             self.since = Some(self.since.map_or(since, |before| before.min(since)));
-            if self.mode != Mode::Exclusive && claim.mode != self.mode {
+            let is_noted = self.asked.is_some_and(|asked| now < asked + same_ask);
+            if self.mode != Mode::Exclusive && claim.mode != self.mode && !is_noted {
                 self.asked = Some(now);
             }
         }
@@ -185,7 +214,13 @@ impl Model {
         self.holders.iter().position(own)
     }
 
-    fn release(&mut self, secret: &str, rest: Duration, now: Duration) -> Released {
+    fn release(
+        &mut self,
+        secret: &str,
+        rest: Duration,
+        now: Duration,
+        reservation: (Duration, Duration),
+    ) -> Released {
         let Some(at) = self.position(secret) else {
             return Released::NotHeld;
         };
@@ -199,7 +234,8 @@ impl Model {
         self.holders.remove(at);
         let waited = self.since.map(|since| now.saturating_sub(since));
         let due = waited.filter(|waited| *waited >= Claim::TURN);
-        let reserved = due.map(|waited| now + (waited / 4).clamp(5 * MS, 25 * MS));
+        let (least, most) = reservation;
+        let reserved = due.map(|waited| now + (waited / 4).clamp(least, most));
         let asked = self.asked.filter(|asked| now < *asked + Claim::RECENT);
         if self.holders.is_empty() {
             (self.since, self.asked, self.reserved) = (None, None, reserved);
@@ -404,8 +440,13 @@ impl Trial<'_> {
         let fits = match (&expected, answer) {
             (Expected::Held(left), Acquired::Held { remaining }) => {
                 self.seen.held += 1;
-                self.model.is_refused(claim, now);
-                remaining.abs_diff(*left) <= self.world.slack() * 2
+                let habits = self.world.habits();
+                self.model.is_refused(claim, now, habits.same_ask);
+                let left = match claim.waits {
+                    true => (*left).min((habits.interval)(claim.waited)),
+                    false => *left,
+                };
+                remaining.abs_diff(left) <= self.world.slack() * 2
             }
             (Expected::New, Acquired::Granted { token, place }) => {
                 self.seen.granted += 1;
@@ -481,7 +522,8 @@ impl Trial<'_> {
         if self.is_unsure(from) {
             return false;
         }
-        let expected = self.model.release(owner, rest, from);
+        let reservation = self.world.habits().reservation;
+        let expected = self.model.release(owner, rest, from, reservation);
         assert_eq!(answers, [Ok(expected)], "{}", self.told());
         true
     }
@@ -518,7 +560,8 @@ impl Trial<'_> {
 
     fn is_unsure(&self, from: Duration) -> bool {
         let (to, slack) = (self.world.now(), self.world.slack());
-        self.model.is_unsure(from, to, slack)
+        let same_ask = self.world.habits().same_ask;
+        self.model.is_unsure(from, to, slack, same_ask)
     }
 
     /// What has happened to the name.

@@ -120,7 +120,7 @@ fn random_calls_are_answered_as_by_a_list_of_holders() {
         ..
     } = seen;
     for number in [granted, held, joined, places_again, behind_others] {
-        assert!(number >= 100, "{seen:?}");
+        assert!(number >= 40, "{seen:?}");
     }
 }
 

@@ -35,7 +35,9 @@ mod child {
         let (name, file) = task.split_once('|').expect("a task and a file");
         match name {
             "contest" => contest(file),
+            "permits" => permits(file),
             "hold" => hold(file),
+            "read" => read(file),
             "half" => half(file),
             "open" => open(file),
             "fill" => fill(file),
@@ -62,6 +64,33 @@ mod child {
             say(&format!("{} {from} {to}", guard.token()));
             guard.release().wait().expect("released");
         }
+    }
+
+    /// Holds one of two permits again and again, and says which place it had, and when.
+    fn permits(file: &str) {
+        let leases = Leases::new(SqliteStore::open(file).expect("a store")).expect("leases");
+        let clock = Clock::boottime();
+        let now = || clock.now().since(Time::ZERO).as_nanos();
+        for _ in 0..60 {
+            let permit = leases.lock("contested").permit_of(2).within(LIMIT);
+            let guard = permit.wait().expect("held");
+            let from = now();
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            let to = now();
+            assert!(guard.is_held());
+            say(&format!("{} {} {from} {to}", guard.place(), guard.token()));
+            guard.release().wait().expect("released");
+        }
+    }
+
+    /// Reads with renewals until it is killed.
+    fn read(file: &str) {
+        let store = SqliteStore::open(file).expect("a store");
+        let lease = std::time::Duration::from_secs(1);
+        let leases = Leases::builder(store).lease(lease).build().expect("leases");
+        let guard = leases.lock("x").shared().wait().expect("held");
+        say(&guard.token().to_string());
+        stop();
     }
 
     /// Holds a lock with renewals until it is killed.
@@ -200,6 +229,58 @@ fn processes_that_compete_never_overlap_and_their_tokens_increase() {
         assert!(token < next, "a token was granted twice");
         assert!(to <= from, "{pair:?}");
     }
+}
+
+#[test]
+fn no_two_processes_have_one_place_and_its_tokens_increase() {
+    let folder = Folder::new();
+    let mut processes: Vec<_> = (0..3)
+        .map(|_| Process::start("permits", &folder.file()))
+        .collect();
+    let readers: Vec<_> = processes
+        .iter_mut()
+        .map(|process| {
+            let lines = process.lines();
+            std::thread::spawn(move || lines.collect::<Vec<_>>())
+        })
+        .collect();
+    let mut held: [Vec<[u128; 3]>; 2] = Default::default();
+    for (process, reader) in processes.iter_mut().zip(readers) {
+        let lines = reader.join().expect("no panic");
+        assert!(process.0.wait().expect("an end").success(), "{lines:?}");
+        assert_eq!(lines.len(), 60);
+        for line in lines {
+            let numbers: Vec<u128> = line.split(' ').map(|n| n.parse().unwrap()).collect();
+            let place = usize::try_from(numbers[0]).unwrap();
+            held[place].push(numbers[1..].try_into().unwrap());
+        }
+    }
+    for held in &mut held {
+        held.sort_unstable();
+        for pair in held.windows(2) {
+            let ([token, _, to], [next, from, _]) = (pair[0], pair[1]);
+            assert!(token < next && to <= from, "{pair:?}");
+        }
+    }
+    assert!(
+        held.iter().all(|held| held.len() > 10),
+        "both places were used"
+    );
+}
+
+#[test]
+fn a_writer_gets_in_when_the_lease_of_a_killed_reader_has_run_out() {
+    let folder = Folder::new();
+    let leases = Leases::new(folder.store()).unwrap();
+    let mut reader = Process::start("read", &folder.file());
+    let token: u64 = reader.lines().next().expect("held").parse().unwrap();
+    let other = leases.lock("x").shared().wait().unwrap();
+    assert_eq!(other.token(), token);
+    other.release().wait().unwrap();
+    held(&folder.store(), &claim("x", "b:1"));
+    reader.kill();
+    let guard = leases.lock("x").within(LEASE).wait().unwrap();
+    assert!(guard.token() > token);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use kit::wait;
 use rusqlite::{Connection, TransactionBehavior};
 use tourbillon_leases::{
-    Acquired, Claim, Destination, Holding, LockPaging, Mode, Outcome, Released, Renewal, Secret,
+    Acquired, Claim, Destination, Holding, LockPaging, Outcome, Released, Renewal, Secret,
     SqliteStore, StoreError,
 };
 
@@ -36,20 +36,6 @@ fn a_name_is_granted_to_one_renewed_and_given_back() {
     assert_eq!(release(&one, "x", "a:1"), Released::NotHeld);
     assert_eq!(renew(&one, &[mine]), [Outcome::NotHeld]);
     assert!(granted(&other, "x", "b:2") > first);
-}
-
-#[test]
-fn names_are_not_shared() {
-    let folder = Folder::new();
-    let store = folder.store();
-    assert!(!store.can_share());
-    for mode in [Mode::Shared, Mode::Permit { of: 2 }] {
-        match store.acquire(&claim("x", "a:1").in_mode(mode), LIMIT) {
-            Err(StoreError::Refused(why)) => assert!(why.contains("can't share \"x\""), "{why}"),
-            other => panic!("{other:?}"),
-        }
-    }
-    granted(&store, "x", "a:1");
 }
 
 #[test]
