@@ -38,7 +38,7 @@ const SWEEP: Duration = Duration::from_secs(20 * 60);
 /// Keeps leases in a PostgreSQL database, version 13 or newer, for processes that share one. Feature
 /// `postgres`.
 ///
-/// Each name is a row. Each call is one statement, and a batch takes one round trip. A lock outlives
+/// Each name is a row, and so is each reader or permit of a shared one. Each call is one statement, and a batch takes one round trip. A lock outlives
 /// crashes and restarts of the server, as all that it has committed does.
 ///
 /// ```no_run
@@ -83,6 +83,10 @@ const SWEEP: Duration = Duration::from_secs(20 * 60);
 /// In a transaction with the isolation `repeatable read` or `serializable`, call `guard` first. Do not
 /// call it within a savepoint: `rollback to savepoint` ends its protection.
 ///
+/// The same call is for [read locks](crate::Acquisition::shared) and [permits](crate::Acquisition::permit_of).
+/// During the transaction of a reader, only readers get the name. During that of a permit, nobody gets
+/// its place, and others get other places.
+///
 /// # What is in the database
 ///
 /// The tables and functions are in the schema `tourbillon_leases`, or in the one that
@@ -94,6 +98,7 @@ const SWEEP: Duration = Duration::from_secs(20 * 60);
 ///
 /// | column of `lease` | what |
 /// |---|---|
+/// | `mode` | 0 if one holder has it alone. Otherwise its holders are in `lease_share`: -1 readers, `n` permits of `n`. It stays when their leases have run out, until somebody asks |
 /// | `owner` | who holds it: the [`instance`](crate::LeasesBuilder::instance), random digits, the process, and the number of the holding. It is for people, and proves nothing. With ` (released)` behind it: nobody, but the name [stays locked](crate::Acquisition::at_least). Null: nobody |
 /// | `secret` | a text by which the holder proves that it holds the name. No call of a store shows it. Every role that may read the table sees it |
 /// | `token` | the token of the last grant |
@@ -101,17 +106,26 @@ const SWEEP: Duration = Duration::from_secs(20 * 60);
 /// | `holds`, `data` | how many guards held it at the last renewal, and what the holder [says about itself](crate::LeasesBuilder::holder_data) |
 /// | `waiter`, `since` | the store whose caller has waited longest; if that wait was 20 ms or more at the release, no other store gets the name for another 5 to 25 ms |
 /// | `announce` | whether the release is also announced to stores other than `waiter` |
+/// | `asker`, `asked` | of a shared name: the store whose caller has asked last for another mode, and when. For 1.5 s nobody joins the holders |
+/// | `turn` | of permits: the store for which a place is reserved until `ends` |
 /// | `ticket`, `detached`, `terms` | after a [detach](crate::LeaseGuard::detach): the secret of the ticket until it is used, the length of the lease once it is resumed, and the options of the lock |
 ///
-/// These statements show who holds which lock, and take a lock from its holder. The holder notices
-/// that at its next renewal:
+/// The table `lease_share` has a row for each holder of a shared name, with columns of the same meaning, the
+/// [`place`](crate::LeaseGuard::place) of a permit, and `released`: whether the place only
+/// [stays taken](crate::Acquisition::at_least). A renewal changes this row alone. An acquire reads the rows of
+/// all holders of the name, so it takes longer with thousands of them.
+///
+/// These statements show who holds which lock, and take a lock from its holders. They notice that at
+/// their next renewal:
 ///
 /// ```sql
-/// select name, owner, token, ends from tourbillon_leases.lease where owner is not null and ends > now();
+/// select name, owner, token, ends from tourbillon_leases.lease where owner is not null and ends > now()
+/// union all select name, owner, token, ends from tourbillon_leases.lease_share where ends > now();
 /// update tourbillon_leases.lease set secret = null, ends = now() where name = 'orders/42';
+/// update tourbillon_leases.lease_share set ends = now() where name = 'orders/42';
 /// ```
 ///
-/// Do not delete rows: the token of a name is in its row. A transaction that changes a row and stays
+/// Do not delete rows of `lease`: the token of a name is in its row. A transaction that changes a row and stays
 /// open keeps this name from being renewed and released. Other names of the same batch are not
 /// affected.
 ///

@@ -119,6 +119,9 @@ const LONGEST_LOOK: Duration = Duration::from_millis(100);
 /// ended, even if the lease runs out meanwhile. Such a transaction stops all other writers of the file,
 /// also the renewals, so keep it much shorter than the leases.
 ///
+/// For a [read lock](crate::Acquisition::shared) or a [permit](crate::Acquisition::permit_of) the `select` is another
+/// one: `select 1 from tourbillon_lease_share where name = 'report' and token = 1794844800000000 and not released`.
+///
 /// # What is in the file
 ///
 /// The table `tourbillon_lease` has a row for each name that is held. Times are microseconds of the
@@ -127,23 +130,29 @@ const LONGEST_LOOK: Duration = Duration::from_millis(100);
 ///
 /// | column | what |
 /// |---|---|
+/// | `mode` | 0 if one holder has it alone. Otherwise its holders are in `tourbillon_lease_share`: -1 readers, `n` permits of `n` |
 /// | `owner` | who holds it: the [`instance`](crate::LeasesBuilder::instance), random digits, the process, and the number of the holding. It is for people, and proves nothing. If it ends with ` (released)`, nobody holds the name, but the name [stays locked](crate::Acquisition::at_least). If it is null, nobody holds the name, but the name is reserved for `waiter` |
 /// | `secret` | a text by which the holder proves that it holds the name. No call of a store shows it. Everybody who may read the file sees it |
 /// | `token` | the token of the grant |
-/// | `ends` | when the lease ends unless it is renewed |
+/// | `ends` | when the lease ends unless it is renewed. No lease of a shared name ends later |
 /// | `holds`, `data` | how many guards held it at the last renewal, and what the holder [says about itself](crate::LeasesBuilder::holder_data) |
 /// | `waiter`, `since` | the store whose caller has waited longest, and since when. If this caller had waited for 20 ms or more at the release, the name is reserved for its store for 25 to 75 ms |
 /// | `ticket`, `detached`, `terms` | after a [detach](crate::LeaseGuard::detach): the secret of the ticket until it is used, the length of the lease once it is resumed, and the options of the lock |
 ///
-/// This statement takes a lock from its holder, who notices that at its next renewal:
-/// `delete from tourbillon_lease where name = 'report'`. Do not change `tourbillon_lease_state`,
+/// A shared name also has `asker` and `asked`, the store whose caller has asked last for another mode, and when. For
+/// 1.5 s nobody joins the holders. For the store `turn` a place of a permit is reserved until `reserved`. The table
+/// `tourbillon_lease_share` has a row for each holder, with the [`place`](crate::LeaseGuard::place) of a permit, and
+/// `released`: whether the place only [stays taken](crate::Acquisition::at_least).
+///
+/// These statements take a lock from its holders, who notice that at their next renewal:
+/// `delete from tourbillon_lease where name = 'report'; delete from tourbillon_lease_share where name = 'report'`. Do not change `tourbillon_lease_state`,
 /// which has the last token, except to [restore](Self#backups) a copy.
 ///
 /// # Waiting
 ///
 /// A release wakes the waiting callers of the same store and its clones. Other stores are not
 /// notified. So a waiting caller asks again every 10 ms at first, and every 50 ms after a long
-/// wait. A longer [`poll`](crate::LeasesBuilder::poll) does not change that.
+/// wait. That somebody waits for another mode is written ten times a second at most. A longer [`poll`](crate::LeasesBuilder::poll) does not change that.
 ///
 /// An attempt that comes 10 ms or more after the first one only reads, while the name is held. It
 /// writes if the file has no note of a waiting caller, or of one that has waited for less time.
