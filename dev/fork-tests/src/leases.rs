@@ -258,6 +258,7 @@ fn one_copy<S: LeaseStore + Clone + Debug>(
         again: guard.again().expect("it is held"),
         fixed: leases
             .lock(&format!("fixed-{number}"))
+            .permit_of(2)
             .lease(LEASE)
             .not_renewed()
             .at_once()

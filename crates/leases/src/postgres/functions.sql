@@ -96,7 +96,8 @@ create function tourbillon_leases.acquire_1(
 )
 language plpgsql volatile security invoker
 set search_path = pg_catalog, pg_temp
--- It waits for nobody but another one that grants a new name, until the commit of that one is on disk.
+-- It waits for nobody but another one that grants a new name, or a place of a shared one, until the commit of that one
+-- is on disk.
 set lock_timeout = '1s'
 as $$
 declare

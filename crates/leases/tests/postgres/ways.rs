@@ -36,6 +36,20 @@ fn gets_what_it_waits_for(database: &Database, url: &str) {
         guard.release().wait().unwrap();
         waits.join().unwrap().unwrap();
     });
+    // A permit, in the same way.
+    let permit = |leases: &Leases| leases.lock("y").permit_of(1).within(LIMIT).wait();
+    let held = permit(&holders).unwrap();
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| permit(&waiting).map(drop));
+        wait::until("it waits", || {
+            psql(
+                database,
+                "select count(*) from tourbillon_leases.lease where waiter is not null",
+            ) == "1"
+        });
+        held.release().wait().unwrap();
+        waits.join().unwrap().unwrap();
+    });
 }
 
 // === poolers and proxies ===
