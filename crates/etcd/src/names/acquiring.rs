@@ -93,7 +93,7 @@ impl Names {
             let again = matches!(standing, Standing::Own(_)).then(|| renewed.next());
             async move {
                 match standing {
-                    Standing::Granted(token) => Ok(Acquired::Granted { token }),
+                    Standing::Granted(token) => Ok(Acquired::granted(token)),
                     Standing::Taken(entry) => {
                         let remaining = self.remaining(&entry).await?;
                         Ok(Acquired::Held {
@@ -101,7 +101,7 @@ impl Names {
                         })
                     }
                     Standing::Own(entry) => match again.flatten() {
-                        Some(Ok(true)) => Ok(Acquired::Granted { token: entry.token }),
+                        Some(Ok(true)) => Ok(Acquired::granted(entry.token)),
                         Some(Err(error)) => Err(error),
                         _ => Err(changed(&one.name)),
                     },

@@ -75,7 +75,7 @@ pub(crate) fn acquire(store: &EtcdStore, name: &str, owner: &str) -> Result<Acqu
 #[track_caller]
 pub(crate) fn granted(store: &EtcdStore, name: &str, owner: &str) -> u64 {
     match acquire(store, name, owner) {
-        Ok(Acquired::Granted { token }) => token,
+        Ok(Acquired::Granted { token, .. }) => token,
         other => panic!("{name} is not granted: {other:?}"),
     }
 }

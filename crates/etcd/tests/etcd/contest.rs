@@ -37,7 +37,7 @@ fn hold(store: &EtcdStore, who: usize, seen: &Seen) {
         let secret = format!("{who} {number}");
         let claim = Claim::new("contested", "a", Secret::new(&secret), S);
         let asked = Instant::now();
-        let Ok(Acquired::Granted { token }) = store.acquire(&claim, S) else {
+        let Ok(Acquired::Granted { token, .. }) = store.acquire(&claim, S) else {
             thread::park_timeout(20 * MS);
             continue;
         };

@@ -141,10 +141,10 @@ fn answers_that_are_lost_at_any_byte_leave_one_holder_and_the_call_can_be_repeat
         let first = store.acquire(&claim(&name, "a:1"), LIMIT);
         proxy.end();
         let again = patiently(|| acquire(&store, &name, "a:1"));
-        let Ok(Acquired::Granted { token }) = again else {
+        let Ok(Acquired::Granted { token, .. }) = again else {
             panic!("{first:?}, then {again:?}");
         };
-        if let Ok(Acquired::Granted { token: first }) = first {
+        if let Ok(Acquired::Granted { token: first, .. }) = first {
             assert_eq!(first, token);
         }
         assert!(matches!(
@@ -275,7 +275,7 @@ fn the_loss_of_any_one_of_three_servers_loses_no_lock_and_no_caller() {
             let name = format!("n{lost} {kill_leader} {at} {}", leads);
             let free = patiently(|| store.acquire(&claim(&name, "b:1"), 5 * S));
             assert!(
-                matches!(free, Ok(Acquired::Granted { token: later }) if later > token),
+                matches!(free, Ok(Acquired::Granted { token: later, .. }) if later > token),
                 "{free:?}"
             );
             release(store, &name, "b:1");

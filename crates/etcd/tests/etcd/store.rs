@@ -57,7 +57,7 @@ fn a_name_is_granted_to_one_renewed_and_given_back() {
 fn a_lease_runs_out_and_what_is_left_of_it_is_not_renewed() {
     let store = place().store();
     let short = Claim::new("x", "a:1", Secret::new("a:1"), S);
-    let Ok(Acquired::Granted { token }) = store.acquire(&short, LIMIT) else {
+    let Ok(Acquired::Granted { token, .. }) = store.acquire(&short, LIMIT) else {
         panic!("it is free");
     };
     wait::until("the lease runs out", || {
@@ -94,10 +94,7 @@ fn a_repeated_acquire_and_a_late_renewal_shorten_nothing() {
     let token = granted(&store, "x", "a:1");
     let secret = Secret::new("a:1");
     let short = Claim::new("x", "a:1", secret, MS);
-    assert_eq!(
-        store.acquire(&short, LIMIT),
-        Ok(Acquired::Granted { token })
-    );
+    assert_eq!(store.acquire(&short, LIMIT), Ok(Acquired::granted(token)));
     assert!(remaining(&store, "x") > LEASE / 2);
     let late = Renewal::new("x", secret, MS).never_shortening();
     assert_eq!(renew(&store, &[late]), [Outcome::Renewed]);
@@ -360,7 +357,7 @@ fn what_is_in_the_keys_is_what_the_documentation_says() {
     let place = place();
     let store = place.store();
     let claim = Claim::new("orders/42", "7c1e:3", Secret::new("s3"), LEASE).with_data("10.0.0.7");
-    let Ok(Acquired::Granted { token }) = store.acquire(&claim, LIMIT) else {
+    let Ok(Acquired::Granted { token, .. }) = store.acquire(&claim, LIMIT) else {
         panic!("it is free");
     };
     let key = place.key("orders/42");
