@@ -819,13 +819,14 @@ begin
       asked = null,
       turn = null
     where l.name = p_name;
-  elsif v_is_due or v_row.announce then
+  elsif v_is_due then
     update tourbillon_leases.lease l set
-      ends = case when v_is_due then v_reserved else l.ends end,
-      turn = case when v_is_due then l.waiter else l.turn end,
-      waiter = case when not v_is_due then l.waiter end,
-      since = case when not v_is_due then l.since end,
-      announce = false
+      ends = v_reserved,
+      turn = l.waiter,
+      waiter = null,
+      since = null,
+      -- Others may wait beside this one, who have written nothing.
+      announce = true
     where l.name = p_name;
   end if;
   return v_ends > v_now;

@@ -41,6 +41,8 @@ if next and rest == 0 then
   if waited >= tonumber(ARGV[5]) then
     if not is_last then
       redis.call('HDEL', KEYS[1], 'next', 'since')
+      -- Others may wait beside this one, who have written nothing.
+      redis.pcall('HSET', KEYS[1], 'waited', 1)
       redis.pcall('HSET', KEYS[1], 'turn', next, 'until', string.format('%.0f', now + turn))
     elseif type(redis.pcall('HSET', KEYS[1], 'next', next)) == 'number' then
       redis.call('PEXPIRE', KEYS[1], turn)

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::task::Waker;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use chaos::servers::postgres::{Database, database};
 use kit::wait::until;
+use kit::wakes::Wakes;
 use tourbillon_leases::{
     Acquired, Claim, Destination, Holding, Leases, LockError, LockPaging, Mode, Outcome,
     PostgresStore, Released, Renewal, Secret, StoreError,
@@ -737,6 +739,40 @@ fn what_waits_is_forgotten_when_its_store_leaves() {
         matches!(ask(&other, "c", Mode::Shared), Ok(Acquired::Granted { .. }))
     });
     assert!(start.elapsed() > Claim::RECENT / 2);
+}
+
+/// A caller that has waited for so long.
+fn waiter(owner: &str, mode: Mode, waited: Duration) -> Claim<'_> {
+    let claim = Claim::new("x", owner, Secret::new(owner), LEASE).in_mode(mode);
+    claim.waiting().waited(waited)
+}
+
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
+fn each_permit_that_is_released_is_announced_while_several_callers_wait() {
+    const ANY: Mode = Mode::Permit { of: 3 };
+    let database = database();
+    let [one, other] = [(); 2].map(|()| store(&database));
+    for owner in ["a", "b", "c"] {
+        granted(&one, owner, ANY);
+    }
+    let wakes = Wakes::new();
+    let waker = Waker::from(Arc::clone(&wakes));
+    let watch = other.watch("x", &waker).expect("it can announce");
+    until("it listens", || wakes.count() > 0);
+    // Other callers of this store have waited for less, and so have written nothing.
+    for owner in ["d", "e", "f"] {
+        held(other.acquire(&waiter(owner, ANY, 40 * MS), LIMIT));
+    }
+    for (at, (before, next)) in [("a", "d"), ("b", "e"), ("c", "f")].into_iter().enumerate() {
+        let count = wakes.count();
+        watch.looks();
+        release(&one, before, ANY);
+        until("it is announced", || wakes.count() > count);
+        let taken = other.acquire(&waiter(next, ANY, 40 * MS), LIMIT);
+        let place = u32::try_from(at).unwrap();
+        assert!(matches!(taken, Ok(Acquired::Granted { place: its, .. }) if its == place));
+    }
 }
 
 #[test]

@@ -185,6 +185,38 @@ fn all_waiting_readers_of_all_processes_get_in_by_the_announcement() {
     assert!(start.elapsed() < LEASE / 3, "{:?}", start.elapsed());
 }
 
+/// A caller that has waited for so long.
+fn waiter(owner: &str, mode: Mode, waited: Duration) -> Claim<'_> {
+    let claim = Claim::new("x", owner, Secret::new(owner), LEASE).in_mode(mode);
+    claim.waiting().waited(waited)
+}
+
+#[test]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
+fn each_permit_that_is_released_is_announced_while_several_callers_wait() {
+    let server = Server::start();
+    let [one, other] = [(); 2].map(|()| store(&server));
+    for owner in ["a", "b"] {
+        granted(&one, owner, PERMIT);
+    }
+    // Another caller of this store has waited for less, and so has written nothing.
+    let first = waiter("c", PERMIT, 40 * MS);
+    held(other.acquire(&first, LIMIT));
+    held(other.acquire(&waiter("f", PERMIT, 30 * MS), LIMIT));
+    server.cli(&["CONFIG", "RESETSTAT"]);
+    let announced = || {
+        let stats = server.cli(&["INFO", "commandstats"]);
+        let calls = stats.split("cmdstat_publish:calls=").nth(1);
+        calls.map_or(0, |rest| rest.split(',').next().unwrap().parse().unwrap())
+    };
+    release(&one, "a", PERMIT);
+    assert_eq!(announced(), 1);
+    let taken = other.acquire(&first, LIMIT);
+    assert!(matches!(taken, Ok(Acquired::Granted { place: 0, .. })));
+    release(&one, "b", PERMIT);
+    assert_eq!(announced(), 2);
+}
+
 #[test]
 #[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn readers_that_come_all_the_time_do_not_keep_a_writer_out() {
