@@ -231,6 +231,8 @@ impl PostgresInner {
         }
         let values = values![name.to_owned(), self.ear.own().to_owned()];
         let left = self.call(Purpose::Callers, limit, Sql::Leave, values).await;
+        // Those who have come meanwhile ask again, since what they have noted is gone.
+        self.ear.wait_queue.released(name);
         left.map(drop)
     }
 

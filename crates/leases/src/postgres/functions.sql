@@ -420,7 +420,11 @@ begin
       update tourbillon_leases.lease l set
         waiter = case when v_notes then p_store else l.waiter end,
         since = case when v_notes then v_since else l.since end,
-        asker = case when p_mode <> l.mode then p_store else l.asker end,
+        -- Whoever leaves takes back what its store alone has noted.
+        asker = case
+          when p_mode = l.mode then l.asker
+          when l.asker <> p_store and l.asked > clock_timestamp() - v_recent then '*'
+          else p_store end,
         asked = case when p_mode <> l.mode then clock_timestamp() else l.asked end
       where l.name = p_row.name and l.mode = p_row.mode
         -- Whoever has gone before the lock has announced nothing.

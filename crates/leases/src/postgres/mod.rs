@@ -106,7 +106,7 @@ const SWEEP: Duration = Duration::from_secs(20 * 60);
 /// | `holds`, `data` | how many guards held it at the last renewal, and what the holder [says about itself](crate::LeasesBuilder::holder_data) |
 /// | `waiter`, `since` | the store whose caller has waited longest; if that wait was 20 ms or more at the release, no other store gets the name for another 5 to 25 ms |
 /// | `announce` | whether the release is also announced to stores other than `waiter` |
-/// | `asker`, `asked` | of a shared name: the store whose caller has asked last for another mode, and when. For 1.5 s nobody joins the holders |
+/// | `asker`, `asked` | of a shared name: the store whose caller has asked last for another mode (`*` for several stores), and when. For 1.5 s nobody joins the holders |
 /// | `turn` | of permits: the store for which a place is reserved until `ends` |
 /// | `ticket`, `detached`, `terms` | after a [detach](crate::LeaseGuard::detach): the secret of the ticket until it is used, the length of the lease once it is resumed, and the options of the lock |
 ///

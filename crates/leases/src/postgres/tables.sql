@@ -45,7 +45,8 @@ create table tourbillon_leases.lease (
   since timestamptz,
   -- Whether the next release is to be announced for others than `waiter`.
   announce boolean not null default false,
-  -- Of a shared name: the last store whose caller waits to hold it in another mode, and when that has asked.
+  -- Of a shared name: the store whose caller waits to hold it in another mode, or `*` if callers of several stores do,
+  -- and when the last of them has asked.
   asker text,
   asked timestamptz,
   -- Of permits: the store for which a place is reserved.

@@ -35,7 +35,9 @@ if held then
     end
     -- Nobody joins the readers, or the holders of permits, while this caller waits: see share.lua.
     if found[7] then
-      redis.pcall('HSET', KEYS[1], 'asked', string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000)), 'asker', ARGV[8])
+      local now, noted = time[1] * 1000 + math.floor(time[2] / 1000), redis.call('HMGET', KEYS[1], 'asked', 'asker')
+      local is_shared = noted[2] and noted[2] ~= ARGV[8] and now < (tonumber(noted[1]) or 0) + 1500
+      redis.pcall('HSET', KEYS[1], 'asked', string.format('%.0f', now), 'asker', is_shared and '*' or ARGV[8])
     end
   -- The reservation is another store's. So the next holder's release is announced for this caller.
   elseif waits and not found[2] then

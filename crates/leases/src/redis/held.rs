@@ -22,7 +22,10 @@ impl RedisStore {
             .arg(self.0.listener.own())
             .arg(self.0.options.keys.channel())
             .arg(&self.0.listener.message(name));
-        self.call_one(name, call, limit).await.map(|_| ())
+        let left = self.call_one(name, call, limit).await.map(|_| ());
+        // Those who have come meanwhile ask again, since what they have noted is gone.
+        self.0.listener.wait_queue.released(name);
+        left
     }
 
     pub(super) async fn renew_now(

@@ -1,7 +1,7 @@
 -- Ends the reservation of a name for a store in which nobody waits any more.
 -- KEYS: lock. ARGV: the store, channel, message. Answers 1: ended; 0: the name was not reserved for it.
 local held = redis.call('HMGET', KEYS[1], 'owner', 'next', 'asker')
--- Readers and permits need not wait for a caller that has gone.
+-- Readers and permits need not wait for a caller that has gone. While there are others (`*`), they do.
 if held[3] == ARGV[1] then
   redis.call('HDEL', KEYS[1], 'asked', 'asker')
   redis.pcall('PUBLISH', ARGV[2], ARGV[3])

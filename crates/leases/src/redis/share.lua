@@ -11,12 +11,13 @@
 -- is that of the owner. It expires with the last lease. The holders are a sorted set: `=SECRET` by the end of
 -- its lease in ms, and of permits `pPLACE` for each place that was given back, before all of these. A holder
 -- that is released, and whose place stays taken, is `-SECRET` in both. `top` is the number of places that
--- were ever taken. `kept` is until when the set lives at least. `asked` is when a waiting caller in another mode has asked, from the store `asker`. A place is
--- reserved for the store `turn` until `until`.
+-- were ever taken. `kept` is until when the set lives at least. `asked` is when a waiting caller in another mode
+-- has asked, from the store `asker`, or `*` if callers of several stores have. A place is reserved for the store `turn`
+-- until `until`.
 local lock, holders, own = KEYS[1], KEYS[3], '=' .. ARGV[10]
 local lease, waited, waits, most = tonumber(ARGV[2]), tonumber(ARGV[7]), ARGV[5] == '1', tonumber(ARGV[14])
 local found = redis.call('HMGET', lock, 'owner', 'mode', 'lease', 'next', 'since', 'waited', 'asked', 'token', 'top',
-  'turn', 'until', own, 'kept')
+  'turn', 'until', own, 'kept', 'asker')
 local owner, mode, next, member = found[1], found[2], found[4], found[12]
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -72,7 +73,8 @@ if left then
       redis.pcall('HSET', lock, 'next', ARGV[8], 'since', string.format('%.0f', since))
     end
     if mode and mode ~= ARGV[13] then
-      redis.pcall('HSET', lock, 'asked', string.format('%.0f', now), 'asker', ARGV[8])
+      local is_shared = found[14] and found[14] ~= ARGV[8] and now < (tonumber(found[7]) or 0) + 1500
+      redis.pcall('HSET', lock, 'asked', string.format('%.0f', now), 'asker', is_shared and '*' or ARGV[8])
     end
   elseif waits and not found[6] then
     redis.pcall('HSET', lock, 'waited', 1)

@@ -32,10 +32,15 @@ pub(super) struct SharedRow {
     pub(super) since: Option<i64>,
     /// When a waiting caller in another mode has asked last.
     pub(super) asked: Option<i64>,
+    /// The store of that caller, or [`SEVERAL`].
+    pub(super) asker: Option<String>,
     /// Until when a place is reserved, and whether it is for this store.
     pub(super) reserved: Option<i64>,
     pub(super) is_own_turn: bool,
 }
+
+/// Stands for several stores whose callers wait.
+pub(super) const SEVERAL: &str = "*";
 
 /// How long until a waiting caller asks again. Nobody announces the releases of other processes.
 pub(super) fn interval(waited: Duration) -> Duration {

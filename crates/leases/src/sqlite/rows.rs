@@ -97,7 +97,7 @@ impl Rows<'_> {
     fn found(&self, claim: &Claim<'_>) -> Result<FoundName> {
         let asked =
             "select ends, owner is null, waiter is ?2, since, secret is ?3, mode, token, asked,
-            turn is ?2, reserved from tourbillon_lease where name = ?1";
+            turn is ?2, reserved, asker from tourbillon_lease where name = ?1";
         let read = |row: &Row<'_>| {
             let mode = Mode::of_number(row.get(5)?);
             let (until, since): (i64, Option<i64>) = (row.get(0)?, row.get(3)?);
@@ -113,6 +113,7 @@ impl Rows<'_> {
                     asked: row.get(7)?,
                     is_own_turn: row.get(8)?,
                     reserved: row.get(9)?,
+                    asker: row.get(10)?,
                 }));
             }
             if is_reserved && is_own && claim.is_due() {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rusqlite::{Result, Row};
 
-use super::base::{Rows, SHORTEST_INTERVAL, SharedRow, interval, reservation, time};
+use super::base::{Rows, SEVERAL, SHORTEST_INTERVAL, SharedRow, interval, reservation, time};
 use super::clock::micros;
 use crate::store::{Acquired, Claim, Holder, Holding, Mode, Outcome, Released, Renewal};
 
@@ -140,7 +140,10 @@ impl Rows<'_> {
             }
             if self.asks(claim, shared) {
                 let note = "update tourbillon_lease set asker = ?2, asked = ?3 where name = ?1";
-                self.change(note, (name, self.own, self.now))?;
+                // Whoever leaves takes back what its store alone has noted.
+                let is_shared = shared.is_waited_for(self.now).is_some() && !self.is_own(shared);
+                let asker = if is_shared { SEVERAL } else { self.own };
+                self.change(note, (name, asker, self.now))?;
             }
             return Ok(Some((self.refused(claim, until), false)));
         }
@@ -179,11 +182,17 @@ impl Rows<'_> {
         Ok(until.map(|until| self.refused(claim, until)))
     }
 
+    /// Whether callers of this store alone wait, of those in another mode.
+    fn is_own(&self, shared: &SharedRow) -> bool {
+        shared.asker.as_deref() == Some(self.own)
+    }
+
     /// Whether it has to be noted that a caller in another mode waits.
     fn asks(&self, claim: &Claim<'_>, shared: &SharedRow) -> bool {
         let noted = shared
             .asked
-            .is_some_and(|asked| self.now - asked < SAME_ASK);
+            .is_some_and(|asked| self.now - asked < SAME_ASK)
+            && (self.is_own(shared) || shared.asker.as_deref() == Some(SEVERAL));
         claim.waits && claim.mode != shared.mode && !noted
     }
 
@@ -256,11 +265,13 @@ impl Rows<'_> {
         let read = |row: &Row<'_>| {
             let (mode, since) = (Mode::of_number(row.get(0)?), row.get(1)?);
             let (token, reserved, is_own_turn, asked) = (0, None, false, row.get(2)?);
+            let asker = None;
             Ok(SharedRow {
                 mode,
                 token,
                 since,
                 asked,
+                asker,
                 reserved,
                 is_own_turn,
             })

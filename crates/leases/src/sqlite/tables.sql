@@ -30,7 +30,8 @@ create table tourbillon_lease(
     -- The store whose caller has waited longest, and since when.
     waiter text,
     since integer,
-    -- Of a shared name: the last store whose caller waits to hold it in another mode, and when that has asked.
+    -- Of a shared name: the store whose caller waits to hold it in another mode, or `*` if callers of several stores do,
+    -- and when the last of them has asked.
     asker text,
     asked integer,
     -- Of permits: the store for which a place is reserved, and until when.

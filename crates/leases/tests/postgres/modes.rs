@@ -732,6 +732,11 @@ fn what_waits_is_forgotten_when_its_store_leaves() {
     held(ask(&other, "b", Mode::Shared));
     one.leave("x", "w", LIMIT).unwrap();
     granted(&other, "b", Mode::Shared);
+    // Two stores wait, and one of them gives up.
+    writer(&one);
+    writer(&other);
+    other.leave("x", "w", LIMIT).unwrap();
+    held(ask(&other, "c", Mode::Shared));
     // One that has died counts for 1.5 s.
     writer(&one);
     let start = Instant::now();

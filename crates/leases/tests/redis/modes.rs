@@ -280,6 +280,29 @@ fn a_writer_that_gives_up_no_longer_keeps_readers_out() {
 
 #[test]
 #[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
+fn a_caller_that_gives_up_leaves_the_claims_of_other_stores() {
+    let server = Server::start();
+    let [one, other] = [(); 2].map(|()| store(&server));
+    // Of those who wait for a permit of another number, or alone.
+    for wanted in [Mode::Exclusive, Mode::Permit { of: 3 }] {
+        granted(&one, "a", Mode::Shared);
+        held(one.acquire(&waiter("w", wanted, 40 * MS), LIMIT));
+        held(other.acquire(&waiter("v", wanted, 40 * MS), LIMIT));
+        other.leave("x", "v", LIMIT).unwrap();
+        held(ask(&other, "b", Mode::Shared));
+        one.leave("x", "w", LIMIT).unwrap();
+        // Also one who asks after another one.
+        held(one.acquire(&waiter("w", wanted, 40 * MS), LIMIT));
+        held(other.acquire(&waiter("v", wanted, 40 * MS), LIMIT));
+        one.leave("x", "w", LIMIT).unwrap();
+        held(ask(&other, "b", Mode::Shared));
+        release(&one, "a", Mode::Shared);
+        server.cli(&["DEL", "tourbillon:{x}:lock"]);
+    }
+}
+
+#[test]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn processes_of_the_earlier_version_find_readers_and_permits_held() {
     let server = Server::start();
     let store = store(&server);

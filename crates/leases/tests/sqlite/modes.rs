@@ -195,6 +195,19 @@ fn a_writer_waits_for_those_who_read_already_and_for_no_others() {
 }
 
 #[test]
+fn a_caller_that_gives_up_leaves_the_claims_of_other_stores() {
+    let folder = Folder::new();
+    let [one, other] = [(); 2].map(|()| folder.store());
+    granted(&one, "a", Mode::Shared);
+    for owner in ["v", "w"] {
+        held(&one, &claim("x", owner).waiting());
+        held(&other, &claim("x", owner).waiting());
+        other.leave("x", owner, LIMIT).unwrap();
+        refused(&other, "b", Mode::Shared);
+    }
+}
+
+#[test]
 fn a_place_is_reserved_for_the_store_whose_caller_has_waited_longest() {
     let folder = Folder::new();
     let [one, other] = [(); 2].map(|()| folder.store());
