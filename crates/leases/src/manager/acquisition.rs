@@ -120,8 +120,8 @@ impl<'a> Acquisition<'a> {
     /// [`permit_of`](Self::permit_of).
     ///
     /// - Readers get in while others read, until a writer waits. Then the readers finish, and the
-    ///   writer is next. A writer counts as waiting for 1.5 s after it has asked, and by default it
-    ///   asks once a second.
+    ///   writer is next. A writer counts as waiting for 1.5 s after it has asked, and it asks
+    ///   at least once a second.
     /// - All readers who hold the name at one time have one [token](LeaseGuard::token). It is greater
     ///   than that of the writer before them, and smaller than that of the writer after them. So a
     ///   [`Fence`](crate::Fence) works as for exclusive locks.

@@ -147,7 +147,8 @@ impl LeasesBuilder {
     /// Sets the approximate delay between two attempts of a waiting caller. Each delay is drawn at
     /// random, up to a fifth shorter or longer than this. The default is 0.1 s if the store can't
     /// announce releases. Otherwise it is 0.8 s, so that each waiting caller asks at least once a
-    /// second.
+    /// second. A caller that waits for a name that readers hold, or permits, asks at least once a
+    /// second in any case.
     pub fn poll(mut self, pause: Duration) -> Self {
         self.poll = Some(pause);
         self

@@ -440,6 +440,10 @@ begin
     end if;
     answer := 0;
     number := ceil(extract(epoch from v_until - v_now) * 1000000)::bigint;
+    -- Who waits has to ask again before 1.5 s are over.
+    if p_waits then
+      number := least(number, 1000000);
+    end if;
     return;
   end if;
   if p_stop > 0 then

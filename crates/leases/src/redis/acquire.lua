@@ -50,6 +50,8 @@ if held then
     left = lease
     redis.call('PEXPIRE', KEYS[1], left)
   end
+  -- Who waits for readers or permits has to ask again before 1.5 s are over.
+  if waits and found[7] then left = math.min(left, 1000) end
   return {0, left}
 end
 local time = redis.call('TIME')

@@ -84,6 +84,8 @@ if left then
     redis.call('PEXPIRE', lock, longest)
     left = math.min(left, longest)
   end
+  -- See acquire.lua.
+  if waits and mode then left = math.min(left, 1000) end
   return {0, left}
 end
 local wait = guard(KEYS[4] or ARGV[16], tonumber(ARGV[4]), ARGV[6] == '1', time, tonumber(ARGV[12]), true, tonumber(ARGV[15]),

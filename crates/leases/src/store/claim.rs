@@ -67,8 +67,12 @@ impl<'a> Claim<'a> {
 
     /// For so long after its last claim a caller counts as [waiting](Self::waits): 1.5 s. While a
     /// caller in another [mode](Self::mode) waits, nobody joins the holders of a name that is shared or
-    /// held with permits. By default a waiting caller asks again within a second.
+    /// held with permits. The stores of this crate tell waiting callers that they have to ask such a name
+    /// again within a second, whatever [`poll`](crate::LeasesBuilder::poll) is.
     pub const RECENT: Duration = Duration::from_millis(1_500);
+
+    /// Who waits for a name that is shared has to ask again after so long at the latest.
+    pub(crate) const AGAIN: Duration = Duration::from_secs(1);
 
     /// Creates a claim of a caller that does not wait.
     #[must_use]

@@ -106,7 +106,12 @@ impl Group {
                     self.asked = Some(now);
                 }
             }
-            let remaining = until.since(now);
+            let longest = if claim.waits {
+                Claim::AGAIN
+            } else {
+                Duration::MAX
+            };
+            let remaining = until.since(now).min(longest);
             return (Acquired::Held { remaining }, false);
         }
         self.reserved = None;

@@ -6,7 +6,8 @@
 //! - **SHARE-2** No two permits have one place. A new permit gets the lowest free one.
 //! - **SHARE-3** Nobody joins the holders while a caller in another mode waits that has asked within the
 //!   last 1.5 s ([`Claim::RECENT`](crate::Claim::RECENT)). So readers that come one after the other do not
-//!   keep a writer out. A waiting caller asks at least once a second by default.
+//!   keep a writer out. A store tells a caller that waits for a shared name that it
+//!   is to ask again within a second, also if the name will be held for longer.
 //! - **SHARE-4** A grant that leaves room for others wakes the next waiting caller. So all waiting readers
 //!   get in when one of them does, and so many callers as there are places.
 //! - **SHARE-5** Readers have the token of the first of them, as long as one of them holds the name. Each

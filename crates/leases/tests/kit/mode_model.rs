@@ -442,7 +442,9 @@ impl Trial<'_> {
                 self.seen.held += 1;
                 let habits = self.world.habits();
                 self.model.is_refused(claim, now, habits.same_ask);
+                let is_shared = !self.model.holders.is_empty() && self.model.mode != Mode::Exclusive;
                 let left = match claim.waits {
+                    true if is_shared => (*left).min((habits.interval)(claim.waited)).min(1_000 * MS),
                     true => (*left).min((habits.interval)(claim.waited)),
                     false => *left,
                 };

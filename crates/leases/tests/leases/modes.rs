@@ -10,8 +10,8 @@ use kit::wait::until;
 use kit::wakes::{Wakes, poll};
 use tourbillon::{Clock, ManualClock, Time};
 use tourbillon_leases::{
-    Acquisition, BlockingStore, Claim, DetachError, Fence, LeaseFuture, LeaseGuard, Leases,
-    LockError, LockPaging, MemoryStore, Mode, Secret, StoreError,
+    Acquisition, BlockingStore, Claim, DetachError, Fault, Fence, LeaseFuture, LeaseGuard, Leases,
+    LockError, LockPaging, MemoryStore, Mode, Secret, StoreCall, StoreError,
 };
 
 use crate::after::{After, AsyncGate};
@@ -216,6 +216,47 @@ fn a_reader_that_comes_after_a_waiting_writer_waits_behind_it() {
     assert!(behind.woken().is_none());
     held.release().wait().unwrap();
     assert!(behind.woken().is_some());
+}
+
+#[test]
+fn who_waits_for_a_shared_name_asks_each_second_whatever_the_poll_is() {
+    let hand = ManualClock::new();
+    let clock = Clock::manual(&hand);
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&asked);
+    let store = MemoryStore::with_clock(clock.clone());
+    store.inject(move |call| {
+        if matches!(call, StoreCall::Claim(claim) if claim.waits) {
+            count.fetch_add(1, SeqCst);
+        }
+        Fault::None
+    });
+    let leases = Leases::builder(store).clock(clock).poll(LEASE);
+    let leases = leases.build().unwrap();
+    let reader = leases.lock("a").shared().lease(10 * LEASE);
+    let _reader = reader.not_renewed().wait().unwrap();
+    let permit = leases.lock("b").permit_of(1).lease(10 * LEASE);
+    let _permit = permit.not_renewed().wait().unwrap();
+    let alone = leases.lock("c").lease(10 * LEASE);
+    let _alone = alone.not_renewed().wait().unwrap();
+    for (waiting, asks) in [
+        (leases.lock("a"), true),
+        (leases.lock("b").permit_of(1), true),
+        (leases.lock("b").shared(), true),
+        // Nothing is shared here.
+        (leases.lock("c"), false),
+        (leases.lock("c").shared(), false),
+    ] {
+        let mut waiter = Waiter::of(waiting);
+        let before = asked.load(SeqCst);
+        hand.advance(S + 2 * MS);
+        let how = if asks { "it is woken" } else { "nobody is woken" };
+        if asks {
+            until(how, || waiter.wakes.count() > 0);
+        }
+        assert!(waiter.look().is_none());
+        assert_eq!(asked.load(SeqCst) > before, asks, "{how}");
+    }
 }
 
 #[test]
