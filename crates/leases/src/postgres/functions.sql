@@ -397,7 +397,8 @@ begin
         ends = greatest(s.ends, clock_timestamp() + p_lease * v_us),
         length = case when s.ends > clock_timestamp() + p_lease * v_us then s.length else p_lease * v_us end
       where s.name = p_row.name and s.secret = p_secret and not s.released and s.ends > clock_timestamp()
-      returning 1, s.token, s.place into answer, number, place;
+      -- The answer before, which wakes the next one, may be lost.
+      returning case when p_mode < 0 or v_live < p_mode then 4 else 1 end, s.token, s.place into answer, number, place;
     end if;
     return;
   end if;

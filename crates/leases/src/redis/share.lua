@@ -146,5 +146,6 @@ else
   end
   if redis.call('PTTL', lock) < lease then redis.call('PEXPIRE', lock, lease) end
 end
-local room = not member and (most == 0 or count + 1 < most)
+-- Also after a grant that is repeated: the answer before, which wakes the next one, may be lost.
+local room = most == 0 or count + (member and 0 or 1) < most
 return {1, tonumber(token), tonumber(place), room and 1 or 0}

@@ -127,7 +127,8 @@ impl Rows<'_> {
             })?;
             if let Some(granted) = again {
                 self.lasts(name, ends)?;
-                return Ok(Some((granted, false)));
+                // The answer before, which wakes the next one, may be lost.
+                return Ok(Some((granted, shared.has_room(holders.live))));
             }
         }
         if let Some(until) = shared.in_the_way(claim, &holders, self.now) {

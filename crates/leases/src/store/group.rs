@@ -96,7 +96,8 @@ impl Group {
         {
             // A call that is repeated must not shorten what a later one has extended.
             self.prolong(place, now + claim.lease, true);
-            return (self.granted(place), false);
+            // The call before, which wakes the next one, may have failed.
+            return (self.granted(place), self.has_room());
         }
         if let Some(until) = self.in_the_way(claim, now) {
             if claim.waits {

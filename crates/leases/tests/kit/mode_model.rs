@@ -1,8 +1,12 @@
 //! A model of names that are shared, held with permits, or held alone, and random calls that compare a
 //! store with it. The model is as simple as it can be: a list of holders.
 
+use std::sync::Arc;
+use std::task::Waker;
 use std::time::Duration;
 
+use kit::wait::until;
+use kit::wakes::Wakes;
 use tourbillon_leases::{
     Acquired, Claim, Holding, LeaseStore, Mode, Outcome, Released, Renewal, Secret,
 };
@@ -246,6 +250,24 @@ impl Model {
     }
 }
 
+/// Checks that a grant of a permit wakes the next caller if there is room for it, also if the grant is
+/// repeated. `listens` says whether the store wakes all callers when it begins to listen.
+pub(crate) fn grants_wake_the_next_caller(store: &dyn LeaseStore, listens: bool) {
+    let wakes = Wakes::new();
+    let waker = Waker::from(Arc::clone(&wakes));
+    let watch = store.watch("x", &waker).expect("it can announce");
+    until("it listens", || wakes.count() > 0 || !listens);
+    for (owner, woken) in [("a", 1), ("a", 1), ("b", 0), ("a", 0), ("b", 0)] {
+        watch.looks();
+        let before = wakes.count();
+        let claim = Claim::new("x", owner, Secret::new(owner), 10_000 * MS);
+        let claim = claim.in_mode(Mode::Permit { of: 2 });
+        let answer = wait(store.acquire(store.destination("x"), &[claim], LIMIT)).unwrap();
+        assert!(matches!(answer[..], [Ok(Acquired::Granted { .. })]));
+        assert_eq!(wakes.count() - before, woken, "{owner}");
+    }
+}
+
 trait SecretText {
     fn secret_text(&self) -> &str;
 }
@@ -442,9 +464,12 @@ impl Trial<'_> {
                 self.seen.held += 1;
                 let habits = self.world.habits();
                 self.model.is_refused(claim, now, habits.same_ask);
-                let is_shared = !self.model.holders.is_empty() && self.model.mode != Mode::Exclusive;
+                let is_shared =
+                    !self.model.holders.is_empty() && self.model.mode != Mode::Exclusive;
                 let left = match claim.waits {
-                    true if is_shared => (*left).min((habits.interval)(claim.waited)).min(1_000 * MS),
+                    true if is_shared => {
+                        (*left).min((habits.interval)(claim.waited)).min(1_000 * MS)
+                    }
                     true => (*left).min((habits.interval)(claim.waited)),
                     false => *left,
                 };

@@ -17,7 +17,7 @@ use tourbillon_leases::{
 use crate::after::{After, AsyncGate};
 use crate::calls::Calls;
 use crate::double::StoreDouble;
-use crate::mode_model::{Choices, ModeWorld, Seen, compare};
+use crate::mode_model::{Choices, ModeWorld, Seen, compare, grants_wake_the_next_caller};
 use crate::worlds::{LEASE, MS, S, log, no_fault, threads, world};
 
 struct InMemory {
@@ -250,7 +250,11 @@ fn who_waits_for_a_shared_name_asks_each_second_whatever_the_poll_is() {
         let mut waiter = Waiter::of(waiting);
         let before = asked.load(SeqCst);
         hand.advance(S + 2 * MS);
-        let how = if asks { "it is woken" } else { "nobody is woken" };
+        let how = if asks {
+            "it is woken"
+        } else {
+            "nobody is woken"
+        };
         if asks {
             until(how, || waiter.wakes.count() > 0);
         }
@@ -556,4 +560,9 @@ fn what_has_run_out_leaves_nothing_behind() {
             .len(),
         9
     );
+}
+
+#[test]
+fn a_grant_that_is_repeated_wakes_the_next_caller_again() {
+    grants_wake_the_next_caller(&MemoryStore::new(), false);
 }

@@ -15,7 +15,7 @@ use tourbillon_leases::{
 };
 
 use crate::calls::Calls;
-use crate::mode_model::{Choices, ModeWorld, Seen, compare};
+use crate::mode_model::{Choices, ModeWorld, Seen, compare, grants_wake_the_next_caller};
 use crate::shop::{LEASE, LIMIT, MS, psql, store};
 
 const PERMIT: Mode = Mode::Permit { of: 2 };
@@ -881,4 +881,11 @@ fn a_role_without_rights_on_the_table_of_holders_is_told() {
     let answer = leases.lock("alone").shared().at_once().wait();
     assert!(matches!(answer, Err(LockError::Held { .. })), "{answer:?}");
     guard.release().wait().unwrap();
+}
+
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
+fn a_grant_that_is_repeated_wakes_the_next_caller_again() {
+    let database = database();
+    grants_wake_the_next_caller(&store(&database), true);
 }

@@ -15,7 +15,7 @@ use crate::calls::Calls;
 use crate::cluster::cluster;
 use crate::cluster_url::{store_at, url};
 use crate::holding::acquire_before;
-use crate::mode_model::{Choices, ModeWorld, Seen, compare};
+use crate::mode_model::{Choices, ModeWorld, Seen, compare, grants_wake_the_next_caller};
 
 use chaos::servers::redis::Server;
 
@@ -658,4 +658,11 @@ fn a_cluster_shares_names_of_all_nodes() {
             .len(),
         30
     );
+}
+
+#[test]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
+fn a_grant_that_is_repeated_wakes_the_next_caller_again() {
+    let server = Server::start();
+    grants_wake_the_next_caller(&store(&server), true);
 }

@@ -14,7 +14,7 @@ use tourbillon_leases::{
 
 use crate::calls::Calls;
 use crate::folder::{Folder, LEASE, LIMIT, MS, claim, held, number};
-use crate::mode_model::{Choices, Habits, ModeWorld, Seen, compare};
+use crate::mode_model::{Choices, Habits, ModeWorld, Seen, compare, grants_wake_the_next_caller};
 
 const PERMIT: Mode = Mode::Permit { of: 2 };
 
@@ -490,4 +490,10 @@ fn rows_of_holders_that_died_go_and_a_reboot_ends_all() {
     assert_eq!(rows(), 0);
     assert_eq!(renew(&store, "a", Mode::Shared), Outcome::NotHeld);
     granted(&store, "b", PERMIT);
+}
+
+#[test]
+fn a_grant_that_is_repeated_wakes_the_next_caller_again() {
+    let folder = Folder::new();
+    grants_wake_the_next_caller(&folder.store(), false);
 }
