@@ -485,6 +485,10 @@ begin
     number := greatest((extract(epoch from v_now) * 1000000)::bigint, v_row.token + 1);
     update tourbillon_leases.lease l set token = number, turn = null where l.name = p_row.name;
   end if;
+  if p_waited > 0 and v_row.waiter = p_store then
+    -- The wait that is noted for this store may be over now. Others of it note theirs when they ask again.
+    update tourbillon_leases.lease l set waiter = null, since = null, announce = true where l.name = p_row.name;
+  end if;
   insert into tourbillon_leases.lease_share as s (name, secret, owner, place, token, ends, length, data)
   values (p_row.name, p_secret, p_owner, join_1.place, number, v_now + p_lease * v_us, p_lease * v_us,
     nullif(p_data, ''))

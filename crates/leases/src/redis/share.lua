@@ -141,6 +141,11 @@ else
   if fact then
     redis.call('HSET', lock, own, fact, 'lease', longest, 'kept', kept, 'top', math.max(top, place + 1))
     if found[10] then redis.call('HDEL', lock, 'turn', 'until') end
+    -- The wait that is noted for this store may be over now. Others of it note theirs when they ask again.
+    if waited > 0 and next == ARGV[8] then
+      redis.call('HDEL', lock, 'next', 'since')
+      redis.call('HSET', lock, 'waited', 1)
+    end
   else
     redis.call('HSET', lock, 'lease', longest, 'kept', kept)
   end

@@ -30,6 +30,8 @@ pub(super) struct SharedRow {
     pub(super) token: i64,
     /// When the longest wait began.
     pub(super) since: Option<i64>,
+    /// Whether that caller is one of this store.
+    pub(super) is_own_wait: bool,
     /// When a waiting caller in another mode has asked last.
     pub(super) asked: Option<i64>,
     /// The store of that caller, or [`SEVERAL`].

@@ -110,6 +110,7 @@ impl Rows<'_> {
                     mode,
                     token: row.get(6)?,
                     since,
+                    is_own_wait: is_own,
                     asked: row.get(7)?,
                     is_own_turn: row.get(8)?,
                     reserved: row.get(9)?,

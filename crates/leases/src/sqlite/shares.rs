@@ -161,6 +161,12 @@ impl Rows<'_> {
             _ => (shared.token, 0),
         };
         let granted = self.add(claim, token, place)?;
+        if shared.is_own_wait && !claim.waited.is_zero() {
+            // The wait that is noted for this store may be over now. Others of it note theirs when they ask
+            // again.
+            let over = "update tourbillon_lease set waiter = null, since = null where name = ?1";
+            self.change(over, [name])?;
+        }
         self.lasts(name, ends)?;
         let room = matches!(granted, Acquired::Granted { .. });
         Ok(Some((granted, room && shared.has_room(holders.live + 1))))
@@ -266,11 +272,12 @@ impl Rows<'_> {
         let read = |row: &Row<'_>| {
             let (mode, since) = (Mode::of_number(row.get(0)?), row.get(1)?);
             let (token, reserved, is_own_turn, asked) = (0, None, false, row.get(2)?);
-            let asker = None;
+            let (asker, is_own_wait) = (None, false);
             Ok(SharedRow {
                 mode,
                 token,
                 since,
+                is_own_wait,
                 asked,
                 asker,
                 reserved,

@@ -116,6 +116,10 @@ impl Group {
             return (Acquired::Held { remaining }, false);
         }
         self.reserved = None;
+        // The wait that is noted may be over now. Others note theirs when they ask again.
+        if !claim.waited.is_zero() {
+            self.next = None;
+        }
         let token = match self.mode {
             Mode::Shared => self.token,
             _ => {

@@ -199,6 +199,10 @@ impl Model {
             (self.since, self.asked, self.places) = (None, None, 0);
         }
         self.reserved = None;
+        if !claim.waited.is_zero() {
+            // The model has one store. So this may be the wait that is noted.
+            self.since = None;
+        }
         self.mode = claim.mode;
         self.last_token = self.last_token.max(token);
         self.places = self.places.max(place + 1);
