@@ -256,7 +256,7 @@ begin
           v_token := v_row.token;
           update tourbillon_leases.lease l set
             ends = greatest(v_row.ends, v_ends),
-            length = case when v_row.ends > v_ends then v_row.length else p_lease[i] * v_us end
+            length = case when v_row.ends > v_ends then greatest(v_row.length, p_lease[i] * v_us) else p_lease[i] * v_us end
           where l.name = p_name[i];
         elsif p_mode[i] <> 0 then
           v_token := greatest((extract(epoch from v_now) * 1000000)::bigint, v_row.token + 1);
@@ -395,7 +395,8 @@ begin
       -- A repeated call: see acquire_1.
       update tourbillon_leases.lease_share s set
         ends = greatest(s.ends, clock_timestamp() + p_lease * v_us),
-        length = case when s.ends > clock_timestamp() + p_lease * v_us then s.length else p_lease * v_us end
+        length = case when s.ends > clock_timestamp() + p_lease * v_us then greatest(s.length, p_lease * v_us)
+          else p_lease * v_us end
       where s.name = p_row.name and s.secret = p_secret and not s.released and s.ends > clock_timestamp()
       -- The answer before, which wakes the next one, may be lost.
       returning case when p_mode < 0 or v_live < p_mode then 4 else 1 end, s.token, s.place into answer, number, place;
@@ -552,7 +553,9 @@ begin
     update tourbillon_leases.lease l set
       ends = case when a.never_shortens then greatest(l.ends, clock_timestamp() + a.lease)
         else clock_timestamp() + a.lease end,
-      length = case when a.never_shortens and l.ends > clock_timestamp() + a.lease then l.length else a.lease end,
+      -- It is the longer one if the clock was set back: what is left may be cut to it.
+      length = case when a.never_shortens and l.ends > clock_timestamp() + a.lease then greatest(l.length, a.lease)
+        else a.lease end,
       holds = a.holds
     from asked a
     where l.name = a.name and l.secret = a.secret and l.ends > clock_timestamp()
@@ -610,7 +613,8 @@ begin
     update tourbillon_leases.lease_share s set
       ends = case when a.never_shortens then greatest(s.ends, clock_timestamp() + a.lease)
         else clock_timestamp() + a.lease end,
-      length = case when a.never_shortens and s.ends > clock_timestamp() + a.lease then s.length else a.lease end,
+      length = case when a.never_shortens and s.ends > clock_timestamp() + a.lease then greatest(s.length, a.lease)
+        else a.lease end,
       holds = a.holds
     from asked a
     where s.name = a.name and s.secret = a.secret and not s.released and s.ends > clock_timestamp()

@@ -3,7 +3,9 @@
 local held = redis.call('HMGET', KEYS[1], 'secret', 'count', 'lease')
 if held[1] ~= ARGV[1] then return 0 end
 -- A request that arrives late must not shorten what a later one has extended.
-if ARGV[4] == '1' and redis.call('PTTL', KEYS[1]) >= tonumber(ARGV[2]) then return 1 end
+-- If more than the whole lease is left, the clock was set back, and a waiting caller may cut it.
+local left = ARGV[4] == '1' and redis.call('PTTL', KEYS[1]) or 0
+if left >= tonumber(ARGV[2]) and left <= (tonumber(held[3]) or left) then return 1 end
 -- Write the length of the lease before moving its end: a waiting caller may cut the remaining time
 -- to the length that is written here.
 if held[3] and held[3] ~= ARGV[2] then redis.call('HSET', KEYS[1], 'lease', ARGV[2]) end

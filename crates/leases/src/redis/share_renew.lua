@@ -9,7 +9,8 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local found = redis.call('HMGET', KEYS[1], 'lease', own, 'kept')
 local longest = tonumber(found[1])
 if not longest or not found[2] or before < now then return 0 end
-if ARGV[3] == '1' and before >= now + lease then return 1 end
+-- An end that is later than any lease makes it does not count: the clock was set back.
+if ARGV[3] == '1' and before >= now + lease and before <= now + longest then return 1 end
 -- Before the end: see renew.lua.
 if lease > longest then redis.call('HSET', KEYS[1], 'lease', ARGV[2]) end
 -- Another holder may have a longer lease.

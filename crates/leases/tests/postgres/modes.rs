@@ -587,6 +587,27 @@ fn a_clock_that_is_set_back_keeps_nobody_waiting_for_longer_than_a_lease() {
 
 #[test]
 #[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
+fn a_lease_that_is_extended_after_the_clock_was_set_back_lasts_so_long() {
+    let database = database();
+    let store = store(&database);
+    for mode in [Mode::Exclusive, Mode::Shared, PERMIT] {
+        granted(&store, "a", mode);
+        for table in ["lease", "lease_share"] {
+            let later = "set ends = ends + interval '1 hour' where ends > now()";
+            psql(&database, &format!("update tourbillon_leases.{table} {later}"));
+        }
+        let longer = Renewal::new("x", Secret::new("a"), 2 * LEASE).in_mode(mode);
+        let renewed = store.renew(Destination::default(), &[longer.never_shortening()], LIMIT);
+        assert_eq!(renewed, Ok(vec![Outcome::Renewed]));
+        // The refusal cuts what is left.
+        let left = held(ask(&store, "w", Mode::Permit { of: 9 }));
+        assert!(left > LEASE && left <= 2 * LEASE, "{mode}: {left:?}");
+        assert_eq!(release(&store, "a", mode), Released::Released);
+    }
+}
+
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn numbers_that_are_out_of_range_are_refused() {
     let database = database();
     let store = store(&database);

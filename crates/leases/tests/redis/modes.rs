@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use kit::wait::until;
 use tourbillon_leases::{
@@ -477,6 +477,35 @@ fn a_clock_that_is_set_back_keeps_nobody_waiting_for_longer_than_a_lease() {
             assert_eq!(release(&store, who, mode), Released::Released);
         }
         assert_eq!(server.cli(&["EXISTS", lock]), "(integer) 0");
+    }
+}
+
+#[test]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
+fn a_lease_that_is_extended_after_the_clock_was_set_back_lasts_so_long() {
+    let server = Server::start();
+    let store = store(&server);
+    let (lock, holders) = ("tourbillon:{x}:lock", "tourbillon:{x}:holders");
+    for mode in [Mode::Exclusive, Mode::Shared, PERMIT] {
+        granted(&store, "a", mode);
+        let hour = 3_600_000.to_string();
+        if mode != Mode::Exclusive {
+            server.cli(&["ZINCRBY", holders, &hour, "=a"]);
+        }
+        server.cli(&["PEXPIRE", lock, &hour]);
+        let longer = Renewal::new("x", Secret::new("a"), 2 * LEASE).in_mode(mode);
+        let renewed = store.renew(store.destination("x"), &[longer.never_shortening()], LIMIT);
+        assert_eq!(renewed, Ok(vec![Outcome::Renewed]));
+        // The refusal cuts what is left.
+        let left = held(ask(&store, "w", Mode::Permit { of: 9 }));
+        assert!(left > LEASE && left <= 2 * LEASE, "{mode}: {left:?}");
+        if mode != Mode::Exclusive {
+            let score = server.cli(&["ZSCORE", holders, "=a"]).replace('"', "");
+            let end = Duration::from_millis(score.parse().unwrap());
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+            assert!(end < now + 3 * LEASE, "{mode}: {end:?}");
+        }
+        assert_eq!(release(&store, "a", mode), Released::Released);
     }
 }
 
