@@ -49,15 +49,12 @@ elseif owner then
     -- Only if the set is lost. Nobody knows the places of the holders, who may rely on their leases.
     left = redis.call('PTTL', lock)
   elseif most > 0 and count >= most then
+    -- Who seems to hold a place for more than the longest lease, since the clock was set back: see acquire.lua.
+    local longest = tonumber(found[3]) or lease
+    local late = redis.call('ZRANGEBYSCORE', holders, '(' .. now + longest, '+inf', 'LIMIT', 0, 500)
+    for _, who in ipairs(late) do redis.call('ZADD', holders, now + longest, who) end
     local first = redis.call('ZRANGEBYSCORE', holders, now, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
     left = first[2] - now
-    local longest = tonumber(found[3]) or lease
-    if left > longest then
-      -- The clock was set back: see acquire.lua.
-      local late = redis.call('ZRANGEBYSCORE', holders, '(' .. now + longest, '+inf', 'LIMIT', 0, 500)
-      for _, who in ipairs(late) do redis.call('ZADD', holders, now + longest, who) end
-      left = longest
-    end
   elseif turn and reserved and reserved > now and reserved <= now + 25 and (waited < tonumber(ARGV[11]) or turn ~= ARGV[8]) then
     left = reserved - now
   end
