@@ -22,7 +22,7 @@ local owner, mode, next, member = found[1], found[2], found[4], found[12]
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 -- A lease is over when the server would let a key expire: after its last millisecond.
-local count, left = 0, nil
+local count, before, left = 0, nil, nil
 if owner and mode ~= ARGV[13] then
   left = redis.call('PTTL', lock)
 elseif owner then
@@ -38,16 +38,17 @@ elseif owner then
       if over[at] == own then member = false end
     end
   end
-  if most > 0 then count = redis.call('ZCOUNT', holders, now, '+inf') end
+  count = redis.call('ZCOUNT', holders, now, '+inf')
+  before = member and tonumber(redis.call('ZSCORE', holders, own))
   local turn, reserved = found[10], tonumber(found[11])
   local asked = tonumber(found[7])
-  if member then
+  if before then
     left = nil
+  elseif member or count == 0 then
+    -- Only if the set is lost. Nobody knows how long the holders, and which of them, rely on their leases.
+    left = redis.call('PTTL', lock)
   elseif asked and now >= asked and now < asked + 1500 then
     left = math.min(redis.call('PTTL', lock), asked + 1500 - now)
-  elseif most > 0 and count == 0 then
-    -- Only if the set is lost. Nobody knows the places of the holders, who may rely on their leases.
-    left = redis.call('PTTL', lock)
   elseif most > 0 and count >= most then
     -- Who seems to hold a place for more than the longest lease, since the clock was set back: see acquire.lua.
     local longest = tonumber(found[3]) or lease
@@ -105,7 +106,7 @@ if not owner then
   redis.call('DEL', holders)
 elseif member then
   -- What was extended meanwhile must not become shorter.
-  lease = math.max(lease, (tonumber(redis.call('ZSCORE', holders, own)) or 0) - now)
+  lease = math.max(lease, before - now)
 end
 local top = tonumber(found[9]) or 0
 if most > 0 and owner and not member then

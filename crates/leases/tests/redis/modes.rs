@@ -412,6 +412,9 @@ fn keys_that_are_lost_or_of_another_type_grant_nothing_that_is_held() {
     // The set is lost. Nobody knows who holds which place.
     server.cli(&["DEL", holders]);
     assert_eq!(renew(&store, "a", PERMIT), Outcome::NotHeld);
+    for again in ["a", "b"] {
+        held(ask(&store, again, PERMIT));
+    }
     let left = held(ask(&store, "c", PERMIT));
     assert!(left > LEASE / 2 && left <= LEASE, "{left:?}");
     held(ask(&store, "c", Mode::Exclusive));
@@ -433,6 +436,14 @@ fn keys_that_are_lost_or_of_another_type_grant_nothing_that_is_held() {
     assert_eq!(renew(&store, "a", PERMIT), Outcome::NotHeld);
     assert_eq!(release(&store, "c", PERMIT), Released::Released);
     assert_eq!(server.cli(&["EXISTS", lock, holders]), "(integer) 0");
+    // Of readers, too: the last one who is known would take the lock from the others.
+    granted(&store, "a", Mode::Shared);
+    server.cli(&["DEL", holders]);
+    for owner in ["a", "b"] {
+        held(ask(&store, owner, Mode::Shared));
+    }
+    held(ask(&store, "c", Mode::Exclusive));
+    server.cli(&["DEL", lock]);
     // Other types.
     let refused = |answer| match answer {
         Err(StoreError::Refused(why)) => why.contains("WRONGTYPE"),
