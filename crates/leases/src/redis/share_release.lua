@@ -9,7 +9,6 @@ local fact, next = found[1], found[4]
 if ends < now or not fact then return 0 end
 local is_last = rest == 0 and redis.call('ZCARD', KEYS[2]) == 1
 if not is_last then
-  redis.call('ZREM', KEYS[2], own)
   redis.call('HDEL', KEYS[1], own)
   if rest > 0 then
     -- Without a secret: a renewal that arrives later finds nothing.
@@ -23,6 +22,8 @@ if not is_last then
     local place = string.match(fact, '^%d+')
     redis.call('ZADD', KEYS[2], place - 100000, 'p' .. place)
   end
+  -- A set without members is gone, and can't be made anew in a slot that moves.
+  redis.call('ZREM', KEYS[2], own)
   local last = redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')
   is_last = not last[2] or tonumber(last[2]) < now
   -- The lock expires with the lease that ends last now.
