@@ -30,13 +30,14 @@ elseif owner then
   local over = redis.call('ZRANGEBYSCORE', holders, 0, '(' .. now, 'LIMIT', 0, 500)
   if #over > 0 then
     local facts = redis.call('HMGET', lock, unpack(over))
-    redis.call('ZREM', holders, unpack(over))
     redis.call('HDEL', lock, unpack(over))
     for at, fact in ipairs(facts) do
       local place = most > 0 and fact and string.match(fact, '^%d+')
       if place then redis.call('ZADD', holders, place - 100000, 'p' .. place) end
       if over[at] == own then member = false end
     end
+    -- A set without members is gone, and one that is made anew does not expire.
+    redis.call('ZREM', holders, unpack(over))
   end
   count = redis.call('ZCOUNT', holders, now, '+inf')
   before = member and tonumber(redis.call('ZSCORE', holders, own))

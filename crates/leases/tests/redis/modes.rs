@@ -534,6 +534,22 @@ fn a_lease_that_is_extended_after_the_clock_was_set_back_lasts_so_long() {
 
 #[test]
 #[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
+fn the_set_of_holders_never_stays_forever() {
+    let server = Server::start();
+    let store = store(&server);
+    let holders = "tourbillon:{x}:holders";
+    let expires = || !server.cli(&["PTTL", holders]).contains('-');
+    granted(&store, "a", PERMIT);
+    assert!(expires());
+    // The lease of the last holder has run out, and the lock is not gone yet.
+    server.cli(&["ZADD", holders, "1", "=a"]);
+    held(ask(&store, "b", PERMIT));
+    assert_eq!(server.cli(&["ZCARD", holders]), "(integer) 1");
+    assert!(expires());
+}
+
+#[test]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
 fn a_full_server_renews_and_releases_and_grants_nothing() {
     let server = Server::start();
     let store = store(&server);
