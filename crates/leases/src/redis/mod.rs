@@ -247,8 +247,9 @@ pub use builder::RedisStoreBuilder;
 ///
 /// Each call goes to the node that serves the slot of its name. If a slot moves, calls follow it. While
 /// the keys of a slot are on their way, a free name of this slot can't be acquired
-/// ([`StoreError::Unavailable`]); what is held is renewed and released, read locks and permits
-/// once both of their keys have moved. A node that fails or hangs costs only
+/// ([`StoreError::Unavailable`]); what is held is renewed and released. A shared name has two keys: while
+/// one of them has arrived and the other one has not, its calls fail with the same error, and are tried
+/// again. A node that fails or hangs costs only
 /// its own names, except that the calls of a batch end together. So names are spread over 16
 /// [destinations](RedisStoreBuilder::destinations) by default. With `cluster-require-full-coverage yes`,
 /// which is the default of Redis, one node that fails stops the whole cluster.

@@ -13,7 +13,7 @@ use tourbillon_leases::{
 
 use crate::calls::Calls;
 use crate::cluster::cluster;
-use crate::cluster_url::{store_at, url};
+use crate::cluster_url::{Move, names_of, store_at, url};
 use crate::holding::acquire_before;
 use crate::mode_model::{Choices, ModeWorld, Seen, compare, grants_wake_the_next_caller};
 
@@ -733,4 +733,51 @@ fn a_cluster_shares_names_of_all_nodes() {
 fn a_grant_that_is_repeated_wakes_the_next_caller_again() {
     let server = Server::start();
     grants_wake_the_next_caller(&store(&server), true);
+}
+
+#[test]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
+fn permits_follow_a_slot_that_moves() {
+    let nodes = cluster();
+    let store = store_at(&url(&nodes));
+    let name = &names_of(0, 1)[0];
+    let to = store.destination(name);
+    let acquires = |owner: &str| {
+        let claim = Claim::new(name, owner, Secret::new(owner), Duration::from_secs(10));
+        let asked = store.acquire(&claim.in_mode(PERMIT), LIMIT);
+        assert!(matches!(asked, Ok(Acquired::Granted { .. })), "{asked:?}");
+    };
+    let renews = |owner: &str, limit: Duration| {
+        let renewal = Renewal::new(name, Secret::new(owner), Duration::from_secs(10));
+        let renewed = store.renew(to, &[renewal.in_mode(PERMIT)], limit);
+        renewed.unwrap().remove(0)
+    };
+    let releases = |owner: &str, rest: Duration| {
+        let held = Holding::new(name, Secret::new(owner)).in_mode(PERMIT);
+        let released = store.release_many(to, &[held.after(rest)], LIMIT);
+        released.unwrap().remove(0)
+    };
+    // The only holder goes, and its place stays taken. So the set changes its only member.
+    acquires("a");
+    let moves = Move::begin(name, &nodes[0], &nodes[1]);
+    assert_eq!(renews("a", LIMIT), Outcome::Renewed);
+    assert_eq!(releases("a", 9_000 * MS), Ok(Released::Released));
+    acquires("b");
+    // One key has arrived, and the other one has not.
+    let port = nodes[1].port().to_string();
+    let lock = format!("tourbillon:{{{name}}}:lock");
+    let one = ["MIGRATE", "127.0.0.1", &port, &lock, "0", "5000"];
+    assert_eq!(nodes[0].cli(&one), "OK");
+    let between = renews("b", 1_000 * MS);
+    assert!(
+        matches!(between, Outcome::Failed(StoreError::Unavailable(_))),
+        "{between:?}"
+    );
+    moves.keys();
+    assert_eq!(renews("b", LIMIT), Outcome::Renewed);
+    moves.end();
+    assert_eq!(renews("b", LIMIT), Outcome::Renewed);
+    let shown = store.holder_of(name, LIMIT).unwrap().unwrap();
+    assert_eq!((shown.mode, shown.holders), (PERMIT, 2));
+    assert_eq!(releases("b", Duration::ZERO), Ok(Released::Released));
 }
