@@ -3,7 +3,6 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, HashMap};
-use std::ops::Bound;
 use std::time::Duration;
 
 use ahash::RandomState;
@@ -259,9 +258,10 @@ impl Group {
 
     /// Returns the holder whose lease ends last, if one is held at `now`.
     pub(super) fn shown(&self, now: Time) -> Option<Holder> {
-        let live = (Bound::Excluded((now, u32::MAX)), Bound::Unbounded);
-        let holders = self.ends.range(live).count();
-        let (until, place) = *self.ends.range(live).next_back()?;
+        let (until, place) = *self.ends.last().filter(|(until, _)| now < *until)?;
+        // Few have run out, and nobody wants to count the others under the lock of the store.
+        let over = self.ends.range(..=(now, u32::MAX)).count();
+        let holders = self.ends.len() - over;
         let holder = self.holders[place as usize].as_ref()?;
         let shown = Holder::new(holder.owner.clone(), holder.token, until.since(now));
         let shown = shown.with_data(holder.data.as_deref().unwrap_or_default());
