@@ -126,7 +126,9 @@ impl<'a> Acquisition<'a> {
     ///   than that of the writer before them, and smaller than that of the writer after them. So a
     ///   [`Fence`](crate::Fence) works as for exclusive locks.
     /// - Each reader has a lease of its own. If it dies, a writer waits for the rest of that lease.
-    /// - A reader that asks for the write lock, without releasing its read lock, waits for itself.
+    /// - A reader that asks for the write lock, without releasing its read lock, waits for itself. So
+    ///   does one that asks for a second read lock as soon as a writer waits: share the first one with
+    ///   [`LeaseGuard::again`].
     ///
     /// # Errors
     ///
@@ -160,6 +162,9 @@ impl<'a> Acquisition<'a> {
     /// [token](LeaseGuard::token) of its own. **The token alone fences nothing**: the holder that was
     /// granted the first place an hour ago still holds it, and has a smaller token than all others. So
     /// a resource has to keep one [`Fence`](crate::Fence), or one column, for each place.
+    ///
+    /// Who holds a permit and asks for a second one may wait for itself, for example as soon as a caller
+    /// waits that names another number. To share a permit, use [`LeaseGuard::again`].
     ///
     /// # Errors
     ///

@@ -219,6 +219,29 @@ fn a_reader_that_comes_after_a_waiting_writer_waits_behind_it() {
 }
 
 #[test]
+fn a_second_read_lock_waits_behind_a_writer_and_a_shared_guard_does_not() {
+    let world = threads();
+    let leases = &world.leases;
+    for mode in [Mode::Shared, Mode::Permit { of: 2 }] {
+        let asks = || match mode {
+            Mode::Permit { of } => leases.lock("a").permit_of(of),
+            _ => leases.lock("a").shared(),
+        };
+        let first = asks().wait().unwrap();
+        let writer = Waiter::of(leases.lock("a"));
+        assert!(asks().at_once().wait().is_err());
+        let second = first.again().unwrap();
+        first.release().wait().unwrap();
+        assert!(second.is_held());
+        second.release().wait().unwrap();
+        drop(writer);
+        until("the name is free", || {
+            leases.lock("a").at_once().wait().is_ok()
+        });
+    }
+}
+
+#[test]
 fn who_waits_for_a_shared_name_asks_each_second_whatever_the_poll_is() {
     let hand = ManualClock::new();
     let clock = Clock::manual(&hand);
