@@ -239,7 +239,7 @@ begin
             perform pg_sleep(0.001);
           else
             -- Another reader is quicker. This waits for its commit, and then joins it.
-            perform from tourbillon_leases.lease l where l.name = p_name[i] for no key update;
+            exit tries when not tourbillon_leases.await_1(p_name[i]);
           end if;
           continue tries;
         end if;
@@ -367,9 +367,7 @@ begin
     -- All leases have run out. The name is as free as it was before the first of them.
     select l.* into v_row from tourbillon_leases.lease l where l.name = p_row.name for update skip locked;
     if not found then
-      if p_alone and p_mode <> 0 then
-        perform from tourbillon_leases.lease l where l.name = p_row.name for no key update;
-      else
+      if not p_alone or p_mode = 0 or not tourbillon_leases.await_1(p_row.name) then
         answer := 0;
       end if;
       return;
@@ -452,14 +450,13 @@ begin
     answer := p_stop;
     return;
   end if;
-  if p_alone then
-    select l.* into v_row from tourbillon_leases.lease l where l.name = p_row.name for no key update;
-  else
-    select l.* into v_row from tourbillon_leases.lease l where l.name = p_row.name for no key update skip locked;
-    if not found then
+  select l.* into v_row from tourbillon_leases.lease l where l.name = p_row.name for no key update skip locked;
+  if not found then
+    if not p_alone or not tourbillon_leases.await_1(p_row.name) then
       answer := 0;
       return;
     end if;
+    select l.* into v_row from tourbillon_leases.lease l where l.name = p_row.name;
   end if;
   -- Whoever has got a place meanwhile, or was the last one to go, has changed the row. The next look finds what is true
   -- then, since the row stays locked.
@@ -498,6 +495,19 @@ begin
   if answer = 0 then
     number := null;
   end if;
+end
+$$;
+
+-- Waits for others who have locked the row of a name, until their commits are on disk, and locks it. Tells false if that
+-- takes too long: there is a long queue, or a commit hangs. Then the name is as good as held.
+create function tourbillon_leases.await_1(p_name text) returns boolean
+language plpgsql volatile security invoker
+as $$
+begin
+  perform from tourbillon_leases.lease l where l.name = p_name for no key update;
+  return true;
+exception when lock_not_available then
+  return false;
 end
 $$;
 
@@ -737,17 +747,13 @@ begin
   select array_agg(f.in_time order by f.n) into v_released from found f;
   if 0 <> any (p_mode) then
     for v_item in
-      select u.n::int as n, u.name, u.secret, u.rest, coalesce(p_skips and u.name <> all (v_free), false) as is_locked
+      select u.n::int as n, u.name, u.secret, u.rest
       from unnest(p_name, p_secret, p_rest, p_mode) with ordinality u(name, secret, rest, mode, n)
       where u.mode <> 0 order by u.name collate "C", u.secret collate "C", u.n
     loop
-      v_released[v_item.n] := case
-        when not v_item.is_locked then tourbillon_leases.part_1(
-          v_item.name, v_item.secret, v_item.rest, p_store, p_skips, p_announces
-        )
-        when not exists (
-          select from tourbillon_leases.lease_share s where s.name = v_item.name and s.secret = v_item.secret
-        ) then false end;
+      v_released[v_item.n] := tourbillon_leases.part_1(
+        v_item.name, v_item.secret, v_item.rest, p_store, p_skips, p_announces
+      );
     end loop;
   end if;
   return v_released;
@@ -769,10 +775,14 @@ declare
   v_announces boolean;
   v_is_due boolean;
   v_reserved timestamptz;
+  v_is_locked boolean := false;
 begin
   -- Who notes that it waits has the same lock. So either it finds the place free, or its note is found here.
-  select l.* into v_row from tourbillon_leases.lease l where l.name = p_name for no key update;
-  if p_skips then
+  if not p_skips then
+    select l.* into v_row from tourbillon_leases.lease l where l.name = p_name for no key update;
+  else
+    select l.* into v_row from tourbillon_leases.lease l where l.name = p_name for no key update skip locked;
+    v_is_locked := not found;
     perform from tourbillon_leases.lease_share s
     where s.name = p_name and s.secret = p_secret for no key update skip locked;
     if not found then
@@ -781,7 +791,7 @@ begin
       ) then false end;
     end if;
   end if;
-  v_announces := p_announces and (v_row.waiter is not null or v_row.announce);
+  v_announces := p_announces and (v_is_locked or v_row.waiter is not null or v_row.announce);
   if p_rest > 0 then
     update tourbillon_leases.lease_share s set
       owner = s.owner || ' (released)',
@@ -795,14 +805,17 @@ begin
     end if;
     return found;
   end if;
-  delete from tourbillon_leases.lease_share s
-  where s.name = p_name and s.secret = p_secret and s.ctid = (
-    select o.ctid from tourbillon_leases.lease_share o
-    where o.name = p_name and o.secret = p_secret and not o.released for update skip locked
-  )
-  returning s.ends into v_ends;
-  if not found then
-    -- A transaction that has called `guard` goes on. The row stays so long, so that nobody gets its place.
+  if not v_is_locked then
+    delete from tourbillon_leases.lease_share s
+    where s.name = p_name and s.secret = p_secret and s.ctid = (
+      select o.ctid from tourbillon_leases.lease_share o
+      where o.name = p_name and o.secret = p_secret and not o.released for update skip locked
+    )
+    returning s.ends into v_ends;
+  end if;
+  if v_ends is null then
+    -- A transaction that has called `guard` goes on. The row stays so long, so that nobody gets its place. It also stays
+    -- for those who have locked the name, and have looked at its holders before.
     select s.ends into v_ends from tourbillon_leases.lease_share s
     where s.name = p_name and s.secret = p_secret and not s.released for no key update;
     if not found then
@@ -812,6 +825,13 @@ begin
     where s.name = p_name and s.secret = p_secret;
   end if;
   v_now := clock_timestamp();
+  if v_is_locked then
+    -- Whether somebody waits is not known. Whoever asks next does the rest.
+    if v_announces then
+      perform pg_notify('tourbillon_leases', p_store || ' ' || p_name);
+    end if;
+    return v_ends > v_now;
+  end if;
   select exists (select from tourbillon_leases.lease_share s where s.name = p_name and s.ends > v_now),
     exists (select from tourbillon_leases.lease_share s where s.name = p_name)
   into v_others, v_stay;

@@ -313,6 +313,49 @@ fn who_does_not_wait_is_answered_after_a_grant_that_is_under_way() {
     }
 }
 
+/// While commits hang, nobody gets in, and who goes does not wait.
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
+fn places_are_given_back_behind_a_grant_whose_commit_hangs() {
+    let database = database();
+    let [store, other] = [(); 2].map(|()| store(&database));
+    let wakes = Wakes::new();
+    let waker = Waker::from(Arc::clone(&wakes));
+    let watch = other.watch("x", &waker).expect("it can announce");
+    until("it listens", || wakes.count() > 0);
+    for mode in [Mode::Shared, PERMIT] {
+        granted(&store, "a", mode);
+        granted(&store, "b", mode);
+        let mut client = database.client();
+        let mut transaction = client.transaction().unwrap();
+        let lock = "select from tourbillon_leases.lease for no key update";
+        transaction.execute(lock, &[]).unwrap();
+        let count = wakes.count();
+        watch.looks();
+        assert_eq!(release(&store, "a", mode), Released::Released, "{mode}");
+        until("it is announced", || wakes.count() > count);
+        assert_eq!(release(&store, "a", mode), Released::NotHeld);
+        assert_eq!(renew(&store, "a", mode), Outcome::NotHeld);
+        assert_eq!(release_after(&store, "b", mode, LEASE), Released::Released);
+        // There is room, but the row stays locked.
+        assert!(held(ask(&store, "c", mode)) <= 100 * MS, "{mode}");
+        transaction.rollback().unwrap();
+        assert_eq!(granted(&store, "c", mode).1, 0);
+        assert_eq!(release(&store, "c", mode), Released::Released);
+        // The same for the last one.
+        let run_out = "update tourbillon_leases.lease_share set ends = now()";
+        psql(&database, run_out);
+        granted(&store, "d", mode);
+        let mut transaction = client.transaction().unwrap();
+        transaction.execute(lock, &[]).unwrap();
+        assert_eq!(release(&store, "d", mode), Released::Released, "{mode}");
+        transaction.rollback().unwrap();
+        granted(&store, "e", Mode::Exclusive);
+        assert_eq!(release(&store, "e", Mode::Exclusive), Released::Released);
+        assert_eq!(rows(&database), 0);
+    }
+}
+
 #[test]
 #[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn what_is_in_the_table_of_holders_is_what_the_documentation_says() {
