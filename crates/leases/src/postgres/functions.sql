@@ -414,7 +414,9 @@ begin
     if p_waits and (v_notes or p_mode <> p_row.mode) then
       answer := 0;
       perform from tourbillon_leases.lease l where l.name = p_row.name for no key update skip locked;
-      if not found then
+      -- Those who join have the row locked all the time. Who waits in another mode stands in their queue, or it would
+      -- never be noted, and never get in.
+      if not found and not (p_alone and p_mode <> p_row.mode and tourbillon_leases.await_1(p_row.name)) then
         return;
       end if;
       update tourbillon_leases.lease l set

@@ -299,9 +299,7 @@ fn who_does_not_wait_is_answered_after_a_grant_that_is_under_way() {
             transaction.execute(&lock, &[]).unwrap();
             thread::scope(|scope| {
                 let call = scope.spawn(|| granted(&store, owner, mode));
-                let waits = "select count(*) from pg_stat_activity where datname = current_database() \
-                             and wait_event_type = 'Lock' and query like '%acquire_1%'";
-                until("it waits", || psql(&database, waits) == "1");
+                until("it waits", || waits_for_a_row(&database));
                 transaction.commit().unwrap();
                 call.join().unwrap();
             });
@@ -311,6 +309,36 @@ fn who_does_not_wait_is_answered_after_a_grant_that_is_under_way() {
         }
         assert_eq!(rows(&database), 0, "{mode}");
     }
+}
+
+/// Whether a call waits for a row.
+fn waits_for_a_row(database: &Database) -> bool {
+    let waits = "select count(*) from pg_stat_activity where datname = current_database() \
+                 and wait_event_type = 'Lock' and query like '%acquire_1%'";
+    psql(database, waits) == "1"
+}
+
+/// On a busy name there is always a grant under way.
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
+fn a_writer_that_waits_is_noted_behind_a_grant_that_is_under_way() {
+    let database = database();
+    let [one, other] = [(); 2].map(|()| store(&database));
+    granted(&one, "a", Mode::Shared);
+    let mut client = database.client();
+    let mut transaction = client.transaction().unwrap();
+    let lock = "select from tourbillon_leases.lease for no key update";
+    transaction.execute(lock, &[]).unwrap();
+    thread::scope(|scope| {
+        let call = scope.spawn(|| held(one.acquire(&waiter("w", Mode::Exclusive, MS), LIMIT)));
+        until("it waits", || waits_for_a_row(&database) || call.is_finished());
+        transaction.commit().unwrap();
+        call.join().unwrap();
+    });
+    held(ask(&other, "b", Mode::Shared));
+    assert_eq!(release(&one, "a", Mode::Shared), Released::Released);
+    let taken = one.acquire(&waiter("w", Mode::Exclusive, LEASE), LIMIT);
+    assert!(matches!(taken, Ok(Acquired::Granted { .. })), "{taken:?}");
 }
 
 /// While commits hang, nobody gets in, and who goes does not wait.
