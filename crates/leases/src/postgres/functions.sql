@@ -465,14 +465,16 @@ begin
   if v_row is distinct from p_row then
     return;
   end if;
-  if v_all > v_live and tourbillon_leases.clear_1(p_row.name) and p_mode > 0 then
-    select coalesce(min(s.n) filter (where s.place <> s.n), count(*)) into v_place
+  if v_all > v_live then
+    perform tourbillon_leases.clear_1(p_row.name);
+    -- More leases may have run out since the look.
+    select coalesce(min(s.n) filter (where s.place <> s.n), count(*)), count(*) into v_place, v_live
     from (
       select s.place, row_number() over (order by s.place) - 1 as n
       from tourbillon_leases.lease_share s where s.name = p_row.name
     ) s;
     -- The others are over, but transactions that have called `guard` go on.
-    if v_place >= p_mode then
+    if p_mode > 0 and v_place >= p_mode then
       answer := 0;
       return;
     end if;

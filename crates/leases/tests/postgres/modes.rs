@@ -318,6 +318,32 @@ fn waits_for_a_row(database: &Database) -> bool {
     psql(database, waits) == "1"
 }
 
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
+fn a_lease_that_runs_out_while_a_permit_is_granted_makes_no_place_beyond_the_last() {
+    let database = database();
+    let store = store(&database);
+    granted(&store, "a", PERMIT);
+    granted(&store, "dead", PERMIT);
+    let run_out = |owner: &str| {
+        let ends = "update tourbillon_leases.lease_share set ends = now() where owner";
+        psql(&database, &format!("{ends} = '{owner}'"));
+    };
+    run_out("dead");
+    let mut client = database.client();
+    let mut transaction = client.transaction().unwrap();
+    let lock = "select from tourbillon_leases.lease for no key update";
+    transaction.execute(lock, &[]).unwrap();
+    thread::scope(|scope| {
+        let call = scope.spawn(|| granted(&store, "b", PERMIT).1);
+        until("it waits", || waits_for_a_row(&database));
+        run_out("a");
+        transaction.commit().unwrap();
+        assert_eq!(call.join().unwrap(), 0);
+    });
+    assert_eq!(granted(&store, "c", PERMIT).1, 1);
+}
+
 /// On a busy name there is always a grant under way.
 #[test]
 #[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
