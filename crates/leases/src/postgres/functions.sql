@@ -359,7 +359,10 @@ begin
     where s.name = p_row.name and s.secret = o.secret;
     return;
   end if;
-  if v_live = 0 then
+  -- While a transaction goes on that has called `guard` for the last permit, there are still the other places. But somebody
+  -- in another mode who waits comes first.
+  if v_live = 0 and not (p_mode = p_row.mode and p_mode > 0 and v_all > 0
+    and (p_row.asked between v_now - v_recent and v_now) is not true) then
     if p_stop > 0 then
       answer := p_stop;
       return;

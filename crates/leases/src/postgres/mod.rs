@@ -84,8 +84,8 @@ const SWEEP: Duration = Duration::from_secs(20 * 60);
 /// call it within a savepoint: `rollback to savepoint` ends its protection.
 ///
 /// The same call is for [read locks](crate::Acquisition::shared) and [permits](crate::Acquisition::permit_of).
-/// During the transaction of a reader, only readers get the name. During that of a permit, nobody gets
-/// its place, and others get other places.
+/// During the transaction of a reader, only readers get the name, and only until the last lease of them has
+/// ended. During that of a permit, nobody gets its place, and others get other places.
 ///
 /// # What is in the database
 ///

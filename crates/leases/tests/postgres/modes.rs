@@ -577,8 +577,25 @@ fn a_guarded_transaction_keeps_its_own_place_and_no_other() {
         assert_eq!(granted(&store, "c", three).1, 2);
         assert!(held(ask(&store, "d", three)) <= 20 * MS);
         assert_eq!(release(&store, "c", three), Released::Released);
-        // Nor does anybody get the name, also after the last holder.
+        // Nor does anybody get the name, also after the last holder. But the other places are there.
         assert_eq!(release(&store, "a", three), Released::Released);
+        let (next, place) = granted(&store, "c", three);
+        assert!(next > token && place == 0, "{end}");
+        assert_eq!(granted(&store, "d", three).1, 2);
+        assert!(held(ask(&store, "e", three)) <= 20 * MS);
+        for owner in ["c", "d"] {
+            assert_eq!(release(&store, owner, three), Released::Released);
+        }
+        // Somebody who waits for the name comes first.
+        let waiting = waiter("w", Mode::Exclusive, MS);
+        granted(&store, "c", three);
+        held(store.acquire(&waiting, LIMIT));
+        psql(
+            &database,
+            "update tourbillon_leases.lease_share set ends = now() where secret = 'c'",
+        );
+        assert!(held(ask(&store, "d", three)) <= 20 * MS);
+        store.leave("x", "w", LIMIT).unwrap();
         for mode in [Mode::Exclusive, Mode::Shared, PERMIT] {
             assert!(held(ask(&store, "e", mode)) <= 20 * MS, "{end} {mode}");
         }
