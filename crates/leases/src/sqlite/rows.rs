@@ -143,7 +143,8 @@ impl Rows<'_> {
         let forget =
             "update tourbillon_lease set since = case when waiter is not ?2 then since end,
             waiter = nullif(waiter, ?2), asked = case when asker is not ?2 then asked end,
-            asker = nullif(asker, ?2), turn = nullif(turn, ?2)
+            asker = nullif(asker, ?2), reserved = case when turn is not ?2 then reserved end,
+            turn = nullif(turn, ?2)
             where name = ?1 and ?2 in (waiter, asker, turn)";
         self.change(forget, (name, self.own))?;
         Ok(())

@@ -237,6 +237,19 @@ fn a_place_is_reserved_for_the_store_whose_caller_has_waited_longest() {
 }
 
 #[test]
+fn a_store_that_gives_up_leaves_its_place_at_once() {
+    let folder = Folder::new();
+    let [one, other] = [(); 2].map(|()| folder.store());
+    granted(&one, "a", PERMIT);
+    granted(&one, "b", PERMIT);
+    let waiting = claim("x", "c").in_mode(PERMIT).waiting().waited(LEASE);
+    held(&other, &waiting);
+    assert_eq!(release(&one, "b", PERMIT), Released::Released);
+    other.leave("x", "c", LIMIT).unwrap();
+    assert_eq!(granted(&one, "d", PERMIT).1, 1);
+}
+
+#[test]
 fn the_place_of_a_holder_that_died_is_free_when_its_lease_has_run_out() {
     let folder = Folder::new();
     let (store, other) = (folder.store(), folder.store());
