@@ -41,6 +41,9 @@ pub(super) struct SharedRow {
     pub(super) is_own_turn: bool,
 }
 
+/// See [`reservation`].
+pub(super) const LONGEST_RESERVATION: Duration = Duration::from_millis(75);
+
 /// Stands for several stores whose callers wait.
 pub(super) const SEVERAL: &str = "*";
 
@@ -52,7 +55,7 @@ pub(super) fn interval(waited: Duration) -> Duration {
 /// How long a name is reserved for the store whose caller has waited longest. That is longer than
 /// the [`interval`] in which this caller asks.
 pub(super) fn reservation(waited: Duration) -> Duration {
-    (waited / 4).clamp(Duration::from_millis(25), Duration::from_millis(75))
+    (waited / 4).clamp(Duration::from_millis(25), LONGEST_RESERVATION)
 }
 
 pub(super) fn time(micros: i64) -> Duration {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rusqlite::{Result, Row};
 
-use super::base::{Rows, SEVERAL, SHORTEST_INTERVAL, SharedRow, interval, reservation, time};
+use super::base::{LONGEST_RESERVATION, Rows, SEVERAL, SHORTEST_INTERVAL, SharedRow, interval, reservation, time};
 use super::clock::micros;
 use crate::store::{Acquired, Claim, Holder, Holding, Mode, Outcome, Released, Renewal};
 
@@ -24,7 +24,9 @@ struct Holders {
 impl SharedRow {
     /// Until when a caller in another mode counts as waiting, if there is one.
     fn is_waited_for(&self, now: i64) -> Option<i64> {
-        let until = self.asked?.saturating_add(micros(Claim::RECENT));
+        // If the clock was set back, a moment in the future does not count.
+        let asked = self.asked.filter(|asked| *asked <= now)?;
+        let until = asked.saturating_add(micros(Claim::RECENT));
         (now < until).then_some(until)
     }
 
@@ -39,7 +41,10 @@ impl SharedRow {
         if !self.has_room(holders.live) {
             return Some(holders.first);
         }
-        let reserved = self.reserved.filter(|until| now < *until)?;
+        // Nor does a reservation that is longer than any release makes it.
+        let longest = now.saturating_add(micros(LONGEST_RESERVATION));
+        let reserved = self.reserved;
+        let reserved = reserved.filter(|until| (now + 1..=longest).contains(until))?;
         (!(self.is_own_turn && claim.is_due())).then_some(reserved)
     }
 
@@ -198,7 +203,7 @@ impl Rows<'_> {
     fn asks(&self, claim: &Claim<'_>, shared: &SharedRow) -> bool {
         let noted = shared
             .asked
-            .is_some_and(|asked| self.now - asked < SAME_ASK)
+            .is_some_and(|asked| (0..SAME_ASK).contains(&(self.now - asked)))
             && (self.is_own(shared) || shared.asker.as_deref() == Some(SEVERAL));
         claim.waits && claim.mode != shared.mode && !noted
     }

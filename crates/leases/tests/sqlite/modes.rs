@@ -236,6 +236,33 @@ fn a_place_is_reserved_for_the_store_whose_caller_has_waited_longest() {
     });
 }
 
+/// As on a platform whose processes share the wall clock alone.
+#[test]
+fn notes_from_before_the_clock_was_set_back_do_not_count() {
+    let folder = Folder::new();
+    let store = folder.store();
+    let later = |column: &str| {
+        let change = format!("update tourbillon_lease set {column} = ends + 3600000000");
+        let changed = folder.plain().execute(&change, ());
+        assert_eq!(changed, Ok(1));
+    };
+    granted(&store, "a", Mode::Shared);
+    let writer = claim("x", "w").waiting();
+    held(&store, &writer);
+    refused(&store, "b", Mode::Shared);
+    later("asked");
+    granted(&store, "b", Mode::Shared);
+    // Who asks again is noted again.
+    held(&store, &writer);
+    refused(&store, "c", Mode::Shared);
+    for owner in ["a", "b"] {
+        assert_eq!(release(&store, owner, Mode::Shared), Released::Released);
+    }
+    granted(&store, "a", PERMIT);
+    later("turn = 'another', reserved");
+    granted(&store, "b", PERMIT);
+}
+
 #[test]
 fn a_store_that_gives_up_leaves_its_place_at_once() {
     let folder = Folder::new();
