@@ -351,7 +351,7 @@ begin
   ) s;
   if v_too_long then
     -- The clock was set back: see acquire_1.
-    update tourbillon_leases.lease_share s set ends = v_now + s.length
+    update tourbillon_leases.lease_share s set ends = least(s.ends, clock_timestamp() + s.length)
     from (
       select o.secret from tourbillon_leases.lease_share o
       where o.name = p_row.name and o.ends > v_now + o.length order by o.secret for no key update skip locked
