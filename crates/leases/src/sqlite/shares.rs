@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use rusqlite::{Result, Row};
 
-use super::base::{LONGEST_RESERVATION, Rows, SEVERAL, SHORTEST_INTERVAL, SharedRow, interval, reservation, time};
+use super::base::{
+    LONGEST_RESERVATION, Rows, SEVERAL, SHORTEST_INTERVAL, SharedRow, interval, reservation, time,
+};
 use super::clock::micros;
 use crate::store::{Acquired, Claim, Holder, Holding, Mode, Outcome, Released, Renewal};
 

@@ -357,7 +357,9 @@ fn a_writer_that_waits_is_noted_behind_a_grant_that_is_under_way() {
     transaction.execute(lock, &[]).unwrap();
     thread::scope(|scope| {
         let call = scope.spawn(|| held(one.acquire(&waiter("w", Mode::Exclusive, MS), LIMIT)));
-        until("it waits", || waits_for_a_row(&database) || call.is_finished());
+        until("it waits", || {
+            waits_for_a_row(&database) || call.is_finished()
+        });
         transaction.commit().unwrap();
         call.join().unwrap();
     });
@@ -708,7 +710,10 @@ fn a_lease_that_is_extended_after_the_clock_was_set_back_lasts_so_long() {
         granted(&store, "a", mode);
         for table in ["lease", "lease_share"] {
             let later = "set ends = ends + interval '1 hour' where ends > now()";
-            psql(&database, &format!("update tourbillon_leases.{table} {later}"));
+            psql(
+                &database,
+                &format!("update tourbillon_leases.{table} {later}"),
+            );
         }
         let longer = Renewal::new("x", Secret::new("a"), 2 * LEASE).in_mode(mode);
         let renewed = store.renew(Destination::default(), &[longer.never_shortening()], LIMIT);
