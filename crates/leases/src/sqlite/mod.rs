@@ -290,29 +290,37 @@ impl LeaseStore for SqliteLeases {
         limit: Duration,
     ) -> StoreFuture<'a, Vec<Result<Acquired, StoreError>>> {
         Box::pin(async move {
-            batch.iter().try_for_each(Claim::has_permits)?;
             let start = Instant::now();
             // A caller that has asked before mostly hears that nothing has changed. A look keeps nobody
             // from writing.
             if let [claim] = batch
                 && claim.waits
                 && claim.waited >= SHORTEST_INTERVAL
+                && claim.has_permits().is_ok()
                 && let Some(held) = self.transaction(Deferred, limit, |rows| rows.look(claim))?
             {
                 return Ok(vec![Ok(held)]);
             }
             let limit = limit.saturating_sub(start.elapsed());
             let answers = self.transaction(Immediate, limit, |rows| {
-                let answers = batch.iter().map(|claim| rows.grant(claim));
-                answers.collect::<rusqlite::Result<Vec<_>>>()
+                let grant = |claim: &Claim<'_>| match claim.has_permits() {
+                    Ok(()) => rows.grant(claim).map(Ok),
+                    Err(refused) => Ok(Err(refused)),
+                };
+                batch
+                    .iter()
+                    .map(grant)
+                    .collect::<rusqlite::Result<Vec<_>>>()
             })?;
-            let answer = |((acquired, room), claim): ((Acquired, bool), &Claim<'_>)| {
+            let each = answers.into_iter().zip(batch);
+            let answers = each.map(|(answer, claim)| {
+                let (acquired, room) = answer?;
                 if room {
                     self.wait_queue.released(claim.name);
                 }
                 Ok(acquired)
-            };
-            Ok(answers.into_iter().zip(batch).map(answer).collect())
+            });
+            Ok(answers.collect())
         })
     }
 

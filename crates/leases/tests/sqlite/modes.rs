@@ -477,6 +477,17 @@ fn numbers_that_are_out_of_range_are_refused() {
 }
 
 #[test]
+fn one_number_out_of_range_does_not_refuse_a_batch() {
+    let folder = Folder::new();
+    let store = folder.store();
+    let claims = [PERMIT, Mode::Permit { of: 0 }].map(|mode| claim("x", "a").in_mode(mode));
+    let answers = store.acquire_many(Destination::default(), &claims, LIMIT);
+    let answers = answers.expect("the others are granted");
+    assert!(matches!(answers[0], Ok(Acquired::Granted { .. })));
+    assert!(matches!(answers[1], Err(StoreError::Refused(_))));
+}
+
+#[test]
 fn a_thousand_readers_are_listed_as_one_name() {
     let folder = Folder::new();
     let store = folder.store();
