@@ -48,8 +48,8 @@ impl fmt::Display for BuildError {
             BuildError::Batch => f.write_str("batches of at most 0 entries: choose at least 1"),
             BuildError::Lease { lease, least, most } => write!(
                 f,
-                "leases of {lease:?}: choose between {least:?} and {most:?}, or another margin, or let the \
-                 store grant longer ones"
+                "leases of {lease:?}: choose between {least:?} and {most:?}, or another margin, or build the \
+                 store with a greater `longest_lease`, if it has one"
             ),
             BuildError::HolderData { bytes, most } => {
                 write!(f, "holder data of {bytes} bytes: choose at most {most}")

@@ -77,8 +77,8 @@ pub enum LockError {
         /// The shortest possible lease.
         least: Duration,
     },
-    /// The lease is longer than the store grants: for `RedisStore`, longer than the `longest_lease`
-    /// of its builder, which is 30 s by default.
+    /// The lease is longer than the store grants. Stores on Redis and PostgreSQL grant at most the
+    /// `longest_lease` of their builder, which is 30 s by default.
     #[non_exhaustive]
     TooLong {
         /// The lock.
@@ -276,8 +276,8 @@ impl fmt::Display for LockError {
             }
             LockError::TooLong { lease, most, .. } => write!(
                 f,
-                "a lease of {lease:?}: the store grants at most {most:?}; choose less, or let the \
-                 store grant longer ones"
+                "a lease of {lease:?}: the store grants at most {most:?}; choose less, or build the \
+                 store with a greater `longest_lease`, if it has one"
             ),
             LockError::ZeroHold { .. } => f.write_str("to be held for 0 ns: choose a longer time"),
             LockError::ZeroFeed { .. } => {

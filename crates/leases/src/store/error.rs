@@ -113,7 +113,7 @@ impl fmt::Display for StoreError {
             StoreError::Refused(why) => write!(f, "the store refuses the call: {why}"),
             StoreError::Restarted { wait } => write!(
                 f,
-                "the store has restarted and grants nothing for another {wait:?}, since holders from \
+                "the store has restarted and grants nothing for about {wait:?}, since holders from \
                  before may still rely on their leases; wait, or build it as durable if the server \
                  loses nothing"
             ),
@@ -128,7 +128,7 @@ impl fmt::Display for StoreError {
                 };
                 write!(
                     f,
-                    "the store {why} and grants nothing for another {wait:?}, since holders from \
+                    "the store {why} and grants nothing for about {wait:?}, since holders from \
                      before may still rely on their leases; wait, or build it with `starts_empty` if \
                      the server starts empty on purpose"
                 )
