@@ -1,7 +1,8 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
-//! Locks that end by themselves if their holder dies: in one process, in a SQLite file for the
-//! processes of one machine, or on a Redis or PostgreSQL server.
+//! Locks that end by themselves if their holder dies. They are kept in one process, in a SQLite file
+//! for the processes of one machine, or for many machines on a Redis server, in a PostgreSQL database
+//! or on an etcd cluster.
 //!
 //! - **Lock a name**, in one process or across machines: [`Leases::lock`]. The lock is renewed in
 //!   the background while its [`LeaseGuard`] lives.
@@ -171,17 +172,32 @@
 //!
 //! Events reach a callback ([`on_event`](LeasesBuilder::on_event)) or a channel
 //! ([`events`](Leases::events)), and delay no renewal. A full channel misses events, even the loss;
-//! missed events are counted. The callback gets the loss in any case.
+//! missed events are counted. The callback gets the loss in any case. This one prints all events but
+//! renewals:
+//!
+//! ```
+//! use tourbillon_leases::{Leases, MemoryStore, What};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let leases = Leases::builder(MemoryStore::new())
+//!     .on_event(|event| match &event.what {
+//!         What::Renewed { .. } => {}
+//!         what => eprintln!("{}: {what}", event.key.name()),
+//!     })
+//!     .build()?;
+//! # Ok(())
+//! # }
+//! ```
 //!
 //! | [`What`] | meaning, and what to do |
 //! |---|---|
-//! | `Renewed` | all is well |
-//! | `Failed` | an attempt failed, and others follow: log it |
-//! | `AtRisk` | a third of the lease is left and renewals fail: begin nothing new |
-//! | `Lost` | the lock is lost: stop, and rely on nothing that you have not fenced |
-//! | `Late` | renewals begin late: the machine is too busy, or the process was stopped |
-//! | `Waiting` | a caller has waited for a second or longer: is the lock held that long, or does the store fail? |
-//! | `HeldLong` | renewed as often as `alarm_after` says: has somebody forgotten a guard? |
+//! | `Renewed { .. }` | all is well |
+//! | `Failed { .. }` | an attempt failed, and others follow: log it |
+//! | `AtRisk { .. }` | a third of the lease is left and renewals fail: begin nothing new |
+//! | `Lost(loss)` | the lock is lost: stop, and rely on nothing that you have not fenced |
+//! | `Late { .. }` | renewals begin late: the machine is too busy, or the process was stopped |
+//! | `Waiting { .. }` | a caller has waited for a second or longer: is the lock held that long, or does the store fail? |
+//! | `HeldLong { .. }` | renewed as often as `alarm_after` says: has somebody forgotten a guard? |
 //!
 //! ## The end
 //!
@@ -281,7 +297,10 @@ pub use store::{
 
 #[cfg(feature = "tokio")]
 pub use store::TokioStore;
-pub use tourbillon::{Finding, FindingKind, Health, Impact, channel, metrics};
+pub use tourbillon::{Finding, FindingKind, Health, Impact};
+// Not inlined: the links of their pages lead to items of `tourbillon`, which are not here.
+#[doc(no_inline)]
+pub use tourbillon::{channel, metrics};
 
 /// Compiles the README's examples.
 #[cfg(doctest)]

@@ -156,8 +156,8 @@ impl Leadership {
     /// Returns whether this candidate leads, by the clock of this machine. This calls nobody, and
     /// costs about as much as [`LeaseGuard::is_held`].
     ///
-    /// It is false once the lease is lost or the candidate has [resigned](Election::resign). The
-    /// lease is lost here before anybody else can be elected.
+    /// It is false once the lease is lost or the candidate has [resigned](Election::resign). By this
+    /// clock the lease ends before anybody else can be elected.
     #[must_use]
     pub fn is_leader(&self) -> bool {
         !self.state.is_resigned() && self.guard().is_held()

@@ -277,8 +277,9 @@ impl Election {
     /// [`serve_async`](Self::serve_async) is dropped. The next leader is elected when the work has
     /// returned, and not before. A campaign that still waits goes on.
     ///
-    /// This candidate then comes last: its next campaign begins to ask for the lock when it sees that
-    /// another candidate leads, or when two seconds (or a shorter lease) have passed without one.
+    /// The other candidates come first. The next campaign of this one asks for the lock only when it has
+    /// seen that another candidate leads. It waits for that for two seconds at most, or for one lease if
+    /// that is shorter.
     ///
     /// # Examples
     ///

@@ -126,9 +126,9 @@ impl<'a> Acquisition<'a> {
     ///   than that of the writer before them, and smaller than that of the writer after them. So a
     ///   [`Fence`](crate::Fence) works as for exclusive locks.
     /// - Each reader has a lease of its own. If it dies, a writer waits for the rest of that lease.
-    /// - A reader that asks for the write lock, without releasing its read lock, waits for itself. So
-    ///   does one that asks for a second read lock as soon as a writer waits: share the first one with
-    ///   [`LeaseGuard::again`].
+    /// - A reader that asks for the write lock while it keeps its read lock waits for itself. A reader
+    ///   that asks for a second read lock waits for itself, too, if a writer is waiting. To use one read
+    ///   lock in two places, call [`LeaseGuard::again`].
     ///
     /// # Errors
     ///
@@ -163,8 +163,8 @@ impl<'a> Acquisition<'a> {
     /// granted the first place an hour ago still holds it, and has a smaller token than all others. So
     /// a resource has to keep one [`Fence`](crate::Fence), or one column, for each place.
     ///
-    /// Who holds a permit and asks for a second one may wait for itself, for example as soon as a caller
-    /// waits that names another number. To share a permit, use [`LeaseGuard::again`].
+    /// A holder of a permit that asks for a second one may wait for itself, for example while a caller
+    /// with another number waits. To use one permit in two places, call [`LeaseGuard::again`].
     ///
     /// # Errors
     ///
@@ -192,8 +192,8 @@ impl<'a> Acquisition<'a> {
     }
 
     /// Sets the length of the lease. The default is that of the [`Leases`](crate::Leases). It is
-    /// renewed while the guard lives, unless it is [`not_renewed`](Self::not_renewed). `RedisStore`
-    /// grants at most 30 s, unless its builder is told another `longest_lease`.
+    /// renewed while the guard lives, unless it is [`not_renewed`](Self::not_renewed). Stores on
+    /// Redis and PostgreSQL grant at most 30 s, unless their builder sets a greater `longest_lease`.
     ///
     /// # Examples
     ///
@@ -262,11 +262,11 @@ impl<'a> Acquisition<'a> {
     /// The rest is kept in the store: the release shortens the lease to it. So it also holds if the
     /// process ends right after the release. After the release this process has to wait like all
     /// others. While the rest lasts, [`holder`](crate::Leases::holder) returns the owner with the
-    /// words ` (released)`. Of a [read lock](Self::shared) or a [permit](Self::permit_of) the place stays
-    /// taken.
+    /// words ` (released)`. The place of a [read lock](Self::shared) or a [permit](Self::permit_of)
+    /// stays taken.
     ///
     /// The time can't be longer than the lease, since the lock of a holder that dies is free after
-    /// one lease. For a lease of more than 30 s, `RedisStore` needs the option `longest_lease`.
+    /// one lease. For a lease of more than 30 s, stores on Redis and PostgreSQL need the option `longest_lease`.
     /// Zero is the default. The lock does not stay locked if it is lost because the store has
     /// forgotten it.
     ///

@@ -118,6 +118,9 @@ impl LeasesBuilder {
     /// Sets the length of a lease; 30 s by default, at least 50 ms. A lease is renewed after about
     /// a third of its length. When a holder dies, others wait for the rest of the lease. When the
     /// store does not answer, a holder may go on for the rest of the lease.
+    ///
+    /// A lease can't be longer than the store grants. Stores on Redis and PostgreSQL grant at most the
+    /// `longest_lease` of their builder, 30 s by default. For a longer lease, raise it there.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease;
         self

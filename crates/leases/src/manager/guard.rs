@@ -256,6 +256,10 @@ impl LeaseGuard {
     /// numbers: see [`Fence`](crate::Fence) and the
     /// [guide](crate#what-a-lease-can-and-cannot-promise).
     ///
+    /// Databases often have no `u64`. Tokens of this crate's stores fit in an `i64`, for which
+    /// `i64::try_from(guard.token())?` is the safe conversion. The guide to locks has an example for
+    /// PostgreSQL.
+    ///
     /// # Examples
     ///
     /// ```

@@ -49,7 +49,7 @@ const PLANS: [(&str, &str); 6] = [
 ///
 /// ```no_run
 /// use std::time::Duration;
-/// use tourbillon_leases::PostgresStore;
+/// use tourbillon_leases::{Leases, PostgresStore};
 ///
 /// let second = Duration::from_secs(1);
 /// let store = PostgresStore::builder("postgres://app@a,b/shop?target_session_attrs=read-write")
@@ -61,7 +61,7 @@ const PLANS: [(&str, &str); 6] = [
 ///     .statement_limit(3 * second)
 ///     .create_tables(false)
 ///     .build()?;
-/// store.check(5 * second)?;
+/// let leases = Leases::builder(store).lease(60 * second).build()?;
 ///
 /// // Each standby that may be promoted has all commits.
 /// let url = "postgres://app@a,b/shop";

@@ -80,6 +80,13 @@ const SWEEP: Duration = Duration::from_secs(20 * 60);
 /// If the name is not held with this token, the call fails with the SQLSTATE `TB002`. After a call that
 /// succeeds, nobody else gets the name before the transaction has ended, even if the lease runs out
 /// meanwhile. So a long transaction blocks the name beyond its lease. Renewals and releases still work.
+/// A holder that stands still within the transaction blocks the name without end. To limit that, set
+/// `idle_in_transaction_session_timeout` for the connection that writes. Once the transaction is committed,
+/// its writes stand, even if the release then returns [`Lost`](crate::ReleaseError::Lost).
+///
+/// The connection is the program's own, of any client. The token is a `bigint`:
+/// `i64::try_from(guard.token())?`. The guide to locks has the calls in Rust.
+///
 /// In a transaction with the isolation `repeatable read` or `serializable`, call `guard` first. Do not
 /// call it within a savepoint: `rollback to savepoint` ends its protection.
 ///
@@ -293,6 +300,7 @@ impl PostgresStore {
 
     /// Checks that there is a server that grants locks to this role. Makes the tables if there are none.
     /// A store can be used without this call, which reports a missing server at the start of a program.
+    /// There [`StoreError::Restarted`] does no harm, so go on after it.
     ///
     /// # Errors
     ///
@@ -305,10 +313,15 @@ impl PostgresStore {
     ///
     /// ```no_run
     /// # use std::time::Duration;
-    /// # use tourbillon_leases::PostgresStore;
+    /// # use tourbillon_leases::{PostgresStore, StoreError};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let store = PostgresStore::open("postgres://app@db.example.com/shop")?;
-    /// store.check(Duration::from_secs(5))?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// match store.check(Duration::from_secs(5)) {
+    ///     Err(error @ StoreError::Restarted { .. }) => println!("{error}"), // `lock` waits
+    ///     checked => checked?,
+    /// }
+    /// # Ok(())
+    /// # }
     /// ```
     pub fn check(&self, limit: Duration) -> Result<(), StoreError> {
         let checked = self.0.granting(limit);

@@ -38,7 +38,7 @@ const SHORTEST: Duration = Duration::from_millis(1);
 ///
 /// ```no_run
 /// use std::time::Duration;
-/// use tourbillon_leases::RedisStore;
+/// use tourbillon_leases::{Leases, RedisStore};
 ///
 /// let second = Duration::from_secs(1);
 /// let store = RedisStore::builder("redis://127.0.0.1/")
@@ -50,7 +50,7 @@ const SHORTEST: Duration = Duration::from_millis(1);
 ///     .tcp_keepalive(30 * second)
 ///     .destinations(4)
 ///     .build()?;
-/// store.check(5 * second)?;
+/// let leases = Leases::builder(store).lease(60 * second).build()?;
 ///
 /// // On a server that never forgets a write.
 /// let url = "redis://127.0.0.1/1";

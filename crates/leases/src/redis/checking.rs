@@ -22,8 +22,9 @@ const SLOTS_LIMIT: Duration = Duration::from_secs(1);
 
 impl RedisStore {
     /// Checks that there is a server that accepts this user and grants locks. A store can be used
-    /// without this call, which reports a missing server at the start of a program. On a server
-    /// without data of this prefix, it starts the wait of all destinations at the same time.
+    /// without this call, which reports a missing server at the start of a program. There
+    /// [`StoreError::Emptied`] and [`StoreError::Restarted`] do no harm, so go on after them. On a server
+    /// without data of this prefix, the call starts the wait of all destinations at the same time.
     ///
     /// It writes nothing but the markers, and those only when they change. So if the server can't
     /// write (a replica, no memory, missing rights), that may show only at the first acquire.
@@ -45,10 +46,16 @@ impl RedisStore {
     ///
     /// ```no_run
     /// # use std::time::Duration;
-    /// # use tourbillon_leases::RedisStore;
+    /// # use tourbillon_leases::{RedisStore, StoreError};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let store = RedisStore::open("redis://127.0.0.1/")?;
-    /// store.check(Duration::from_secs(5))?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// match store.check(Duration::from_secs(5)) {
+    ///     // The server works and grants nothing yet. `lock` waits until it does.
+    ///     Err(error @ (StoreError::Emptied { .. } | StoreError::Restarted { .. })) => println!("{error}"),
+    ///     checked => checked?,
+    /// }
+    /// # Ok(())
+    /// # }
     /// ```
     pub fn check(&self, limit: Duration) -> Result<(), StoreError> {
         let call = self.checked(Limit::new(limit));

@@ -99,7 +99,7 @@ pub use builder::RedisStoreBuilder;
 /// | `data` | what the holder [says about itself](crate::LeasesBuilder::holder_data), if it says something |
 /// | `ticket` | while it is [detached](crate::LeaseGuard::detach), the secret of its ticket |
 /// | `detached`, `terms` | since it was detached, how long its lease becomes when it is resumed, in milliseconds, and its options |
-/// | `waited` | `1` if the next release has to be announced for others than `next` |
+/// | `waited` | `1` if callers of a store that is not `next` wait, too. So the next release has to be announced |
 /// | `next` | the store whose caller has waited longest; the release is announced, and if that wait was 20 ms or more by then, no other store gets the name for another 5 to 25 ms |
 /// | `since` | when the wait of that caller began, in milliseconds of the server's clock |
 /// | `mode` | only of read locks (`s`) and permits (`p4`: of 4). Then `owner` is the first holder, `=SECRET` has the place, the token, the owner and the data of each, and `share.lua` lists the other fields |

@@ -154,8 +154,8 @@ const LONGEST_LOOK: Duration = Duration::from_millis(100);
 /// notified. So a waiting caller asks again every 10 ms at first, and every 50 ms after a long
 /// wait. That somebody waits for another mode is written ten times a second at most. A longer [`poll`](crate::LeasesBuilder::poll) does not change that.
 ///
-/// An attempt that comes 10 ms or more after the first one only reads, while the name is held. It
-/// writes if the file has no note of a waiting caller, or of one that has waited for less time.
+/// An attempt that comes 10 ms or more after the first one only reads while the name is held, with one
+/// exception: if the file notes no waiting caller, or one with a shorter wait, the attempt notes its own.
 ///
 /// # Limits and errors
 ///
