@@ -272,6 +272,34 @@ pub(crate) fn grants_wake_the_next_caller(store: &dyn LeaseStore, listens: bool)
     }
 }
 
+/// Checks that a caller that has a place by now reserves no place for its store.
+pub(crate) fn a_wait_that_is_over_reserves_nothing(store: &dyn LeaseStore) {
+    let to = store.destination("x");
+    let claim = |owner| {
+        let claim = Claim::new("x", owner, Secret::new(owner), 10_000 * MS);
+        claim.in_mode(Mode::Permit { of: 2 })
+    };
+    let is_granted = |claim: Claim<'_>| {
+        let answer = wait(store.acquire(to, &[claim], LIMIT)).unwrap();
+        matches!(answer[..], [Ok(Acquired::Granted { .. })])
+    };
+    let release = |owner: &str| {
+        let held = Holding::new("x", Secret::new(owner)).in_mode(Mode::Permit { of: 2 });
+        let answer = wait(store.release(to, &[held], LIMIT)).unwrap();
+        assert_eq!(answer, [Ok(Released::Released)]);
+    };
+    assert!(is_granted(claim("a")) && is_granted(claim("b")));
+    // It is not due yet when it gets the place.
+    assert!(!is_granted(claim("c").waiting().waited(MS)));
+    release("b");
+    until("it has the place", || {
+        is_granted(claim("c").waiting().waited(2 * MS))
+    });
+    std::thread::sleep(2 * Claim::TURN);
+    release("c");
+    assert!(is_granted(claim("d")));
+}
+
 trait SecretText {
     fn secret_text(&self) -> &str;
 }

@@ -17,7 +17,10 @@ use tourbillon_leases::{
 use crate::after::{After, AsyncGate};
 use crate::calls::Calls;
 use crate::double::StoreDouble;
-use crate::mode_model::{Choices, ModeWorld, Seen, compare, grants_wake_the_next_caller};
+use crate::mode_model::{
+    Choices, ModeWorld, Seen, a_wait_that_is_over_reserves_nothing, compare,
+    grants_wake_the_next_caller,
+};
 use crate::worlds::{LEASE, MS, S, log, no_fault, threads, world};
 
 struct InMemory {
@@ -588,4 +591,9 @@ fn what_has_run_out_leaves_nothing_behind() {
 #[test]
 fn a_grant_that_is_repeated_wakes_the_next_caller_again() {
     grants_wake_the_next_caller(&MemoryStore::new(), false);
+}
+
+#[test]
+fn a_caller_that_has_a_place_reserves_none_for_its_store() {
+    a_wait_that_is_over_reserves_nothing(&MemoryStore::new());
 }

@@ -8,14 +8,17 @@ use std::time::{Duration, Instant};
 
 use chaos::servers::postgres::{Database, database};
 use kit::wait::until;
-use kit::wakes::Wakes;
+use kit::wakes::{Wakes, poll};
 use tourbillon_leases::{
     Acquired, Claim, Destination, Holding, Leases, LockError, LockPaging, Mode, Outcome,
     PostgresStore, Released, Renewal, Secret, StoreError,
 };
 
-use crate::calls::Calls;
-use crate::mode_model::{Choices, ModeWorld, Seen, compare, grants_wake_the_next_caller};
+use crate::calls::{Calls, wait};
+use crate::mode_model::{
+    Choices, ModeWorld, Seen, a_wait_that_is_over_reserves_nothing, compare,
+    grants_wake_the_next_caller,
+};
 use crate::shop::{LEASE, LIMIT, MS, psql, store};
 
 const PERMIT: Mode = Mode::Permit { of: 2 };
@@ -705,7 +708,7 @@ fn a_clock_that_is_set_back_keeps_nobody_waiting_for_longer_than_a_lease() {
 #[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
 fn a_lease_that_is_extended_after_the_clock_was_set_back_lasts_so_long() {
     let database = database();
-    let store = store(&database);
+    let store = in_database(&database).store;
     for mode in [Mode::Exclusive, Mode::Shared, PERMIT] {
         granted(&store, "a", mode);
         for table in ["lease", "lease_share"] {
@@ -1028,4 +1031,33 @@ fn a_role_without_rights_on_the_table_of_holders_is_told() {
 fn a_grant_that_is_repeated_wakes_the_next_caller_again() {
     let database = database();
     grants_wake_the_next_caller(&store(&database), true);
+}
+
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
+fn a_caller_that_has_a_place_reserves_none_for_its_store() {
+    let database = database();
+    a_wait_that_is_over_reserves_nothing(&store(&database));
+}
+
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "needs: apt-get install postgresql")]
+fn who_comes_while_another_caller_leaves_asks_again() {
+    let database = database();
+    let store = store(&database);
+    let wakes = [(); 2].map(|()| Wakes::new());
+    let [ear, waker] = wakes.each_ref().map(|wakes| Waker::from(Arc::clone(wakes)));
+    let _ear = store.watch("y", &ear);
+    until("it listens", || wakes[0].count() > 0);
+    // The answer may be there at once.
+    let begins = |_| {
+        let mut leaves = tourbillon_leases::LeaseStore::leave(&store, "x", "w", LIMIT);
+        let is_pending = poll(&mut leaves, &Wakes::new()).is_pending();
+        is_pending.then_some(leaves)
+    };
+    let leaves = (0..1_000).find_map(begins).expect("a call is under way");
+    // What it notes now is taken back.
+    let _place = store.watch("x", &waker);
+    wait(leaves).unwrap();
+    assert_eq!(wakes[1].count(), 1);
 }

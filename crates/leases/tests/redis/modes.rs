@@ -2,20 +2,25 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::task::Waker;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use kit::wait::until;
+use kit::wakes::{Wakes, poll};
 use tourbillon_leases::{
     Acquired, Claim, Holding, Leases, LockPaging, Mode, Outcome, RedisStore, Released, Renewal,
     Secret, StoreError,
 };
 
-use crate::calls::Calls;
+use crate::calls::{Calls, wait};
 use crate::cluster::cluster;
 use crate::cluster_url::{Move, names_of, store_at, url};
 use crate::holding::acquire_before;
-use crate::mode_model::{Choices, ModeWorld, Seen, compare, grants_wake_the_next_caller};
+use crate::mode_model::{
+    Choices, ModeWorld, Seen, a_wait_that_is_over_reserves_nothing, compare,
+    grants_wake_the_next_caller,
+};
 
 use chaos::servers::redis::Server;
 
@@ -780,4 +785,33 @@ fn permits_follow_a_slot_that_moves() {
     let shown = store.holder_of(name, LIMIT).unwrap().unwrap();
     assert_eq!((shown.mode, shown.holders), (PERMIT, 2));
     assert_eq!(releases("b", Duration::ZERO), Ok(Released::Released));
+}
+
+#[test]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
+fn a_caller_that_has_a_place_reserves_none_for_its_store() {
+    let server = Server::start();
+    a_wait_that_is_over_reserves_nothing(&store(&server));
+}
+
+#[test]
+#[cfg_attr(not(has_redis_server), ignore = "needs: apt-get install redis-server")]
+fn who_comes_while_another_caller_leaves_asks_again() {
+    let server = Server::start();
+    let store = store(&server);
+    let wakes = [(); 2].map(|()| Wakes::new());
+    let [ear, waker] = wakes.each_ref().map(|wakes| Waker::from(Arc::clone(wakes)));
+    let _ear = store.watch("y", &ear);
+    until("it listens", || wakes[0].count() > 0);
+    // The answer may be there at once.
+    let begins = |_| {
+        let mut leaves = tourbillon_leases::LeaseStore::leave(&store, "x", "w", LIMIT);
+        let is_pending = poll(&mut leaves, &Wakes::new()).is_pending();
+        is_pending.then_some(leaves)
+    };
+    let leaves = (0..1_000).find_map(begins).expect("a call is under way");
+    // What it notes now is taken back.
+    let _place = store.watch("x", &waker);
+    wait(leaves).unwrap();
+    assert_eq!(wakes[1].count(), 1);
 }

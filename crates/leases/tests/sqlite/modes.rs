@@ -14,7 +14,10 @@ use tourbillon_leases::{
 
 use crate::calls::Calls;
 use crate::folder::{Folder, LEASE, LIMIT, MS, claim, held, number};
-use crate::mode_model::{Choices, Habits, ModeWorld, Seen, compare, grants_wake_the_next_caller};
+use crate::mode_model::{
+    Choices, Habits, ModeWorld, Seen, a_wait_that_is_over_reserves_nothing, compare,
+    grants_wake_the_next_caller,
+};
 
 const PERMIT: Mode = Mode::Permit { of: 2 };
 
@@ -199,12 +202,10 @@ fn a_caller_that_gives_up_leaves_the_claims_of_other_stores() {
     let folder = Folder::new();
     let [one, other] = [(); 2].map(|()| folder.store());
     granted(&one, "a", Mode::Shared);
-    for owner in ["v", "w"] {
-        held(&one, &claim("x", owner).waiting());
-        held(&other, &claim("x", owner).waiting());
-        other.leave("x", owner, LIMIT).unwrap();
-        refused(&other, "b", Mode::Shared);
-    }
+    held(&one, &claim("x", "v").waiting());
+    held(&other, &claim("x", "w").waiting());
+    one.leave("x", "v", LIMIT).unwrap();
+    refused(&one, "b", Mode::Shared);
 }
 
 #[test]
@@ -547,4 +548,10 @@ fn rows_of_holders_that_died_go_and_a_reboot_ends_all() {
 fn a_grant_that_is_repeated_wakes_the_next_caller_again() {
     let folder = Folder::new();
     grants_wake_the_next_caller(&folder.store(), false);
+}
+
+#[test]
+fn a_caller_that_has_a_place_reserves_none_for_its_store() {
+    let folder = Folder::new();
+    a_wait_that_is_over_reserves_nothing(&folder.store());
 }
