@@ -283,7 +283,7 @@ pub use election::{
 pub use keep_alive::Steps;
 pub use keep_alive::{
     Batch, BuildError, Entry, Event, KeepAlive, KeepAliveBuilder, KeepAliveStats, KeepError,
-    KeepGuard, KeepOptions, Loss, Lost, What,
+    KeepGuard, KeepOptions, Loss, Lost, What, blocking,
 };
 pub use manager::{
     Acquisition, DetachError, Fence, LeaseFuture, LeaseGuard, LeaseId, LeaseStats, LeaseTicket,

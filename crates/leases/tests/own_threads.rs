@@ -20,10 +20,10 @@ fn leases_have_no_threads_unless_they_are_told_to_and_then_end_them() {
         (build(), 0),
         (build().on_event(|_| ()), 0),
         (build().runtime(&runtime).clock(manual()), 0),
-        (build().own_threads(), 5),
-        (build().own_threads().on_event(|_| ()), 7),
-        (build().clock(manual()), 5),
-        (build().own_threads().clock(manual()), 5),
+        (build().own_threads(), 3),
+        (build().own_threads().on_event(|_| ()), 5),
+        (build().clock(manual()), 3),
+        (build().own_threads().clock(manual()), 3),
     ];
     for (builder, own) in cases {
         let leases = builder.build().unwrap();

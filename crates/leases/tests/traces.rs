@@ -57,7 +57,7 @@ fn a_key_is_not_shown_and_renewals_on_threads_go_on_with_a_callback() {
     let (sender, events) = std::sync::mpsc::channel();
     let sessions = KeepAlive::<String>::builder()
         .on_event(move |event| drop(sender.send(event.key.clone())))
-        .build(|batch| {
+        .build(async |batch| {
             assert!(batch.len() > 0);
             Err(StoreError::Unavailable("an outage of this test".to_owned()))
         })
@@ -78,7 +78,7 @@ fn a_key_is_not_shown_and_renewals_on_threads_go_on_with_a_callback() {
 fn without_a_callback_warnings_come_all_the_same() {
     traces::listen();
     let sessions = KeepAlive::<u8>::builder()
-        .build(|batch| Ok(vec![Outcome::NotHeld; batch.len()]))
+        .build(async |batch| Ok(vec![Outcome::NotHeld; batch.len()]))
         .unwrap();
     let session = sessions.keep(7, Duration::from_millis(60)).unwrap();
     wait::until("it is told", || !warnings("no longer held").is_empty());

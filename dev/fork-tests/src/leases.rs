@@ -131,7 +131,7 @@ pub(crate) fn run<S: LeaseStore + Clone + Debug>(
     let runtime = runtime.expect("the options are good");
     let keep_alive = KeepAlive::builder()
         .runtime(&runtime)
-        .build(|batch| Ok(vec![Outcome::Renewed; batch.len()]));
+        .build(async |batch| Ok(vec![Outcome::Renewed; batch.len()]));
     let keep_alive = keep_alive.expect("the options are good");
     let election = leases.election("hammer");
     let original = Original {

@@ -4,5 +4,7 @@ pub(crate) mod lease_state;
 pub(crate) mod lost;
 #[path = "../../../crates/leases/src/keep_alive/queue.rs"]
 pub(crate) mod queue;
+#[path = "../../../crates/leases/src/keep_alive/task.rs"]
+pub(crate) mod task;
 
-pub(crate) use queue::{DestinationQueue, QueueKey};
+pub(crate) use queue::{DestinationQueue, Flush, QueueKey};

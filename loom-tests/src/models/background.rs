@@ -1,33 +1,35 @@
-//! The background queue. Each queued release is sent, even if a flush hangs or is given up. A
-//! thread that waits for the releases goes on when they have been sent.
+//! The background queue. Each queued release is sent, by one flush at a time. A thread that waits for
+//! the releases goes on when they have been sent.
 //! `crates/leases/src/manager/background.rs` has the rules, BACKGROUND-1 and BACKGROUND-2.
 //!
 //! Nothing checks again here, as in reality, so a release that is forgotten is still there at the
 //! end. If a waiting thread is not woken, loom reports a deadlock.
 //!
 //! Teeth:
-//! - `teeth/background-flush-comes-back-without-a-look.patch`: a release that is queued while a
-//!   flush ends stays.
-//! - `teeth/background-looks-at-nothing.patch`: a release behind a flush that hangs stays.
+//! - `teeth/background-arms-before-it-queues.patch`: a release that is queued while a flush ends
+//!   stays.
+//! - `teeth/background-removes-a-queue-with-a-flush.patch`: two flushes of one destination send.
 //! - `teeth/background-counts-as-tried-too-early.patch`: the last drop does not wait for the
 //!   store's answer.
 //! - `teeth/background-waiter-registers-in-a-second-hold.patch`
 
-use std::sync::atomic::{AtomicU64 as Number, AtomicUsize as Count, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicBool as Note, AtomicU64 as Number, AtomicUsize as Count, Ordering::Relaxed,
+};
 use std::time::Duration;
 
 use loom::thread;
 
 use super::check;
 use crate::clock::{Clock, ManualClock};
-use crate::leases::keep_alive::{DestinationQueue, QueueKey};
+use crate::leases::keep_alive::{DestinationQueue, Flush, QueueKey};
 use crate::leases::manager::background::{BackgroundQueue, Carrier, QueuedItem, Tally};
 use crate::leases::store::Destination;
-use crate::rig::{START, at};
+use crate::rig::{START, at, block_on};
 use crate::sync::{Arc, Mutex};
 use crate::tick::Time;
 
-/// The longest time of a call.
+/// The limit of a thread that waits.
 const LIMIT: u64 = 5;
 
 /// A release.
@@ -43,17 +45,15 @@ struct Rig {
     tally: Arc<Tally>,
     hand: ManualClock,
     clock: Clock,
-    armed: std::sync::Mutex<Vec<(Arc<DestinationQueue<Item>>, u64)>>,
-    looks: std::sync::Mutex<Vec<(Arc<DestinationQueue<Item>>, u64)>>,
+    armed: std::sync::Mutex<Vec<Arc<DestinationQueue<Item>>>>,
     numbers: Number,
     sent: [Count; 3],
+    /// The number of batches that are on their way.
+    sending: Count,
+    /// Whether two were at one time. An assertion in a flush could be lost.
+    overlap: Note,
     /// The store that gets the batches. Its operation lets the checker switch to other threads.
     store: Mutex<()>,
-    /// The call for this release does not return until the test lets it.
-    hangs: Option<usize>,
-    hanging: std::sync::Mutex<Vec<Item>>,
-    /// How often the second release was sent while the first one hung.
-    passed_by: Count,
 }
 
 impl Carrier<Item> for Arc<Rig> {
@@ -69,54 +69,24 @@ impl Carrier<Item> for Arc<Rig> {
         1
     }
 
-    fn limit(&self, _route: QueueKey) -> Duration {
-        Duration::from_nanos(LIMIT)
+    fn arm(&self, queue: &Arc<DestinationQueue<Item>>) {
+        self.armed.lock().unwrap().push(Arc::clone(queue));
     }
 
-    fn arm(&self, queue: &Arc<DestinationQueue<Item>>, epoch: u64) {
-        let mut armed = self.armed.lock().unwrap();
-        if !armed.iter().any(|(_, other)| *other == epoch) {
-            armed.push((Arc::clone(queue), epoch));
-        }
-    }
-
-    fn looks_at(&self, queue: &Arc<DestinationQueue<Item>>, epoch: u64, _at: Time) {
-        self.stops_looking(queue, epoch);
-        self.looks.lock().unwrap().push((Arc::clone(queue), epoch));
-    }
-
-    fn stops_looking(&self, _lane: &Arc<DestinationQueue<Item>>, epoch: u64) {
-        self.looks
-            .lock()
-            .unwrap()
-            .retain(|(_, other)| *other != epoch);
-    }
-
-    fn send(&self, _route: QueueKey, batch: Vec<Item>, _limit: Duration) {
+    async fn send(&self, _route: QueueKey, batch: Vec<Item>) {
+        let others = self.sending.fetch_add(1, Relaxed);
+        self.overlap.fetch_or(others > 0, Relaxed);
         for item in batch {
             drop(self.store.lock());
-            if self.hangs == Some(item.number) {
-                self.hanging.lock().unwrap().push(item);
-                self.hand.set(at(START + LIMIT));
-                let looks = std::mem::take(&mut *self.looks.lock().unwrap());
-                for (queue, _) in looks {
-                    self.background.look(self, &queue);
-                }
-                // The other workers go on while this call hangs.
-                while self.runs_one() {}
-                // Noted for the test: an assertion here would be lost, since a flush catches
-                // panics.
-                self.passed_by.store(self.sent()[1], Relaxed);
-                continue;
-            }
             self.sent[item.number].fetch_add(1, Relaxed);
             drop(item.entered);
         }
+        self.sending.fetch_sub(1, Relaxed);
     }
 }
 
 impl Rig {
-    fn new(hangs: Option<usize>) -> Arc<Self> {
+    fn new() -> Arc<Self> {
         let hand = ManualClock::starting_at(at(START));
         Arc::new(Rig {
             background: BackgroundQueue::default(),
@@ -124,13 +94,11 @@ impl Rig {
             clock: Clock::manual(&hand),
             hand,
             armed: std::sync::Mutex::default(),
-            looks: std::sync::Mutex::default(),
             numbers: Number::new(0),
             sent: Default::default(),
+            sending: Count::new(0),
+            overlap: Note::new(false),
             store: Mutex::new(()),
-            hangs,
-            hanging: std::sync::Mutex::default(),
-            passed_by: Count::new(0),
         })
     }
 
@@ -146,10 +114,12 @@ impl Rig {
 
     /// Runs an armed flush on this thread. Returns whether there was one.
     fn runs_one(self: &Arc<Self>) -> bool {
-        let Some((queue, epoch)) = self.armed.lock().unwrap().pop() else {
+        let Some(queue) = self.armed.lock().unwrap().pop() else {
             return false;
         };
-        self.background.flush(self, &queue, epoch, Time::MAX);
+        if let Some(flush) = Flush::begin(&queue) {
+            block_on(self.background.flush(self, flush, Time::MAX));
+        }
         true
     }
 
@@ -160,9 +130,9 @@ impl Rig {
 
 /// One release is queued while the flush of another one ends.
 #[test]
-fn nothing_stays_behind_a_pass_that_ends() {
+fn nothing_stays_behind_a_flush_that_ends() {
     check(3, || {
-        let rig = Rig::new(None);
+        let rig = Rig::new();
         rig.give_back(0);
         let dropping = {
             let rig = Arc::clone(&rig);
@@ -176,27 +146,28 @@ fn nothing_stays_behind_a_pass_that_ends() {
     });
 }
 
-/// The call for the first release hangs, with the second release behind it. Meanwhile a third one
-/// is queued.
+/// The queue is removed when its flush ends, and made again, while two threads queue releases and run
+/// flushes.
 #[test]
-fn what_is_behind_a_pass_that_hangs_is_sent_by_the_next_one() {
+fn one_flush_of_a_destination_sends_at_a_time() {
     check(3, || {
-        let rig = Rig::new(Some(0));
+        let rig = Rig::new();
         rig.give_back(0);
-        rig.give_back(1);
-        let dropping = {
+        let other = {
             let rig = Arc::clone(&rig);
-            thread::spawn(move || rig.give_back(2))
+            thread::spawn(move || {
+                rig.give_back(1);
+                while rig.runs_one() {}
+            })
         };
-        let (queue, epoch) = rig.armed.lock().unwrap().pop().expect("it was armed");
-        rig.background.flush(&rig, &queue, epoch, Time::MAX);
-        dropping.join().unwrap();
+        rig.runs_one();
+        rig.give_back(2);
         while rig.runs_one() {}
-        assert_eq!(rig.sent(), [0, 1, 1]);
-        let passed_by = rig.passed_by.load(Relaxed);
-        assert_eq!(passed_by, 1, "it waits behind what hangs");
-        rig.hanging.lock().unwrap().clear();
-        assert_eq!(rig.tally.entered(), 0);
+        other.join().unwrap();
+        while rig.runs_one() {}
+        assert_eq!(rig.sent(), [1, 1, 1]);
+        assert!(!rig.overlap.load(Relaxed), "two flushes send");
+        assert!(rig.background.queues().is_empty());
     });
 }
 
@@ -205,7 +176,7 @@ fn what_is_behind_a_pass_that_hangs_is_sent_by_the_next_one() {
 #[test]
 fn who_waits_for_the_line_goes_on_when_it_has_been_sent() {
     check(3, || {
-        let rig = Rig::new(None);
+        let rig = Rig::new();
         rig.give_back(0);
         rig.give_back(1);
         let worker = {
@@ -222,7 +193,7 @@ fn who_waits_for_the_line_goes_on_when_it_has_been_sent() {
 #[test]
 fn who_waits_for_the_line_waits_no_longer_than_it_may() {
     check(3, || {
-        let rig = Rig::new(None);
+        let rig = Rig::new();
         rig.give_back(0);
         let clock = {
             let rig = Arc::clone(&rig);

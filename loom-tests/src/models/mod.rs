@@ -38,6 +38,7 @@ mod repeat;
 mod reservation;
 mod shutdown;
 mod sleep;
+mod task;
 mod threadless;
 mod tickers;
 mod turn;

@@ -1,20 +1,22 @@
 //! The options of a `KeepAlive`.
 
 use std::fmt;
+use std::future::Future;
 use std::hash::{BuildHasher, Hasher};
 use std::time::Duration;
 
 use tourbillon::metrics::nameless;
 use tourbillon::{Clock, Runtime};
 
+use super::KeepAlive;
+use super::batch::Batch;
 use super::build_error::BuildError;
 use super::cadence;
 #[cfg(feature = "tracing")]
 use super::events::Trace;
 use super::events::{Callback, Event, EventSink};
-use super::renewal_loop::{Parts, Renew, RenewalLoop, Where};
+use super::renewal_loop::{Parts, RenewalLoop, Where};
 use super::timers::{RunsOn, Timers};
-use super::{Batch, KeepAlive};
 use crate::store::{Destination, Outcome, StoreError};
 use crate::sync::Arc;
 
@@ -39,7 +41,7 @@ const BATCH: usize = 100;
 ///     .destination(|session| Destination::new(session % 4)) // one of four peers
 ///     .alarm_after(10_000)
 ///     .on_event(|event| println!("{}: {}", event.key, event.what))
-///     .build(|batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
+///     .build(async |batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[must_use = "a builder does nothing until `build`"]
@@ -89,9 +91,9 @@ impl<K: Clone + Send + Sync + 'static> KeepAliveBuilder<K> {
     /// Runs on the threads of `runtime`, which others may share. The default is the runtime of the
     /// process, or [`own_threads`](Self::own_threads) with a manual clock.
     ///
-    /// A call of the renewal function occupies a worker, also while it hangs. So the
+    /// The future of a renewal occupies a worker only while it is polled. So the
     /// [`max_workers`](tourbillon::RuntimeBuilder::max_workers) of the runtime should be more than
-    /// the number of calls that may hang, and of other tasks that may block, at one time.
+    /// the number of other tasks that may block at one time.
     ///
     /// If the runtime was shut down, [`KeepAlive::keep`] fails with
     /// [`KeepError::Runtime`](super::KeepError::Runtime).
@@ -106,10 +108,9 @@ impl<K: Clone + Send + Sync + 'static> KeepAliveBuilder<K> {
     /// let runtime = Runtime::builder().tickers(1).workers(2).build()?;
     /// let sessions = KeepAlive::<u64>::builder()
     ///     .runtime(&runtime)
-    ///     .build(|batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
+    ///     .build(async |batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
     /// let session = sessions.keep(7, Duration::from_secs(30))?;
-    /// // One for the renewals, and one for other calls in the background.
-    /// assert_eq!(runtime.stats().instances, 2);
+    /// assert_eq!(runtime.stats().instances, 1);
     /// # drop(session);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -118,9 +119,9 @@ impl<K: Clone + Send + Sync + 'static> KeepAliveBuilder<K> {
         self
     }
 
-    /// Runs on threads of its own: five, two more with a callback, and more while calls block.
-    /// They end with the `KeepAlive`, and with calls that hang. So renewals go on even where other
-    /// tasks block all workers of a runtime and the system refuses a thread.
+    /// Runs on threads of its own: three, two more with a callback, and more while callbacks block.
+    /// They end with the `KeepAlive`, and with callbacks that hang. So renewals go on even where
+    /// other tasks block all workers of a runtime and the system refuses a thread.
     ///
     /// # Examples
     ///
@@ -129,7 +130,7 @@ impl<K: Clone + Send + Sync + 'static> KeepAliveBuilder<K> {
     ///
     /// let sessions = KeepAlive::<u64>::builder()
     ///     .own_threads()
-    ///     .build(|batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
+    ///     .build(async |batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
     /// # drop(sessions);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -195,15 +196,22 @@ impl<K: Clone + Send + Sync + 'static> KeepAliveBuilder<K> {
 
     /// Builds the [`KeepAlive`]. No thread starts yet.
     ///
-    /// `renew` gets the keys that are due together and returns one outcome for each of them, in the
-    /// same order. If it returns [`StoreError::Refused`] or panics, each key is tried alone.
+    /// `renew` gets the keys that are due together, and its future returns one outcome for each of
+    /// them, in the same order. If the future returns [`StoreError::Refused`] or panics, each key is
+    /// tried alone. At the [limit](Batch::limit) of the call, by the clock of the `KeepAlive`, the
+    /// future is dropped.
+    ///
+    /// Workers poll the future, so its polls must not block: a function that does is wrapped in
+    /// [`blocking`](super::blocking). A client that needs a tokio runtime is called in a task of that
+    /// runtime, whose `JoinHandle` the future awaits.
     ///
     /// # Errors
     ///
     /// [`BuildError`] names the option that is out of range.
-    pub fn build<F>(self, renew: F) -> Result<KeepAlive<K>, BuildError>
+    pub fn build<F, R>(self, renew: F) -> Result<KeepAlive<K>, BuildError>
     where
-        F: Fn(&Batch<'_, K>) -> Result<Vec<Outcome>, StoreError> + Send + Sync + 'static,
+        F: Fn(Batch<K>) -> R + Send + Sync + 'static,
+        R: Future<Output = Result<Vec<Outcome>, StoreError>> + Send + 'static,
     {
         let clock = self.clock.clone().unwrap_or_else(Clock::boottime);
         let callbacks = self.callback.is_some();
@@ -211,7 +219,7 @@ impl<K: Clone + Send + Sync + 'static> KeepAliveBuilder<K> {
         #[cfg(feature = "tracing")]
         let callbacks = callbacks || super::trace::hears();
         let timers = Timers::new(clock, self.runs_on.clone(), callbacks);
-        self.assemble(Arc::new(timers), Box::new(renew), random())
+        self.assemble(Arc::new(timers), renew, random())
     }
 
     /// Builds a [`KeepAlive`] without threads, which a test drives by the returned
@@ -228,38 +236,40 @@ impl<K: Clone + Send + Sync + 'static> KeepAliveBuilder<K> {
     /// use tourbillon_leases::{KeepAlive, Outcome};
     ///
     /// let (sessions, steps) = KeepAlive::<u64>::builder()
-    ///     .build_stepped(1, |batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
+    ///     .build_stepped(1, async |batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
     /// let session = sessions.keep(7, Duration::from_secs(30))?;
     /// steps.advance(Duration::from_secs(300));
     /// assert!(session.is_kept() && session.renewals() >= 10);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[cfg(any(test, feature = "test-util"))]
-    pub fn build_stepped<F>(
+    pub fn build_stepped<F, R>(
         self,
         seed: u64,
         renew: F,
     ) -> Result<(KeepAlive<K>, super::Steps), BuildError>
     where
-        F: Fn(&Batch<'_, K>) -> Result<Vec<Outcome>, StoreError> + Send + Sync + 'static,
+        F: Fn(Batch<K>) -> R + Send + Sync + 'static,
+        R: Future<Output = Result<Vec<Outcome>, StoreError>> + Send + 'static,
     {
         // A manual clock that was set is the one that the steps move. Otherwise they make one.
         let hand = self.clock.as_ref().and_then(Clock::as_manual);
         let steps = super::Steps::new(hand, seed)?;
         let timers = Timers::stepped(Clock::manual(&steps.clock()), steps.handle());
-        Ok((
-            self.assemble(Arc::new(timers), Box::new(renew), seed)?,
-            steps,
-        ))
+        Ok((self.assemble(Arc::new(timers), renew, seed)?, steps))
     }
 
     /// Checks the options and puts the parts together.
-    fn assemble(
+    fn assemble<F, R>(
         self,
         timers: Arc<Timers>,
-        renew: Box<Renew<K>>,
+        renew: F,
         seed: u64,
-    ) -> Result<KeepAlive<K>, BuildError> {
+    ) -> Result<KeepAlive<K>, BuildError>
+    where
+        F: Fn(Batch<K>) -> R + Send + Sync + 'static,
+        R: Future<Output = Result<Vec<Outcome>, StoreError>> + Send + 'static,
+    {
         if self.most == 0 {
             return Err(BuildError::Batch);
         }
@@ -269,7 +279,7 @@ impl<K: Clone + Send + Sync + 'static> KeepAliveBuilder<K> {
         let renewal_loop = RenewalLoop::new(Parts {
             timers,
             events: Arc::new(events),
-            renew,
+            renew: Box::new(move |batch| Box::pin(renew(batch))),
             destination: self.destination,
             most: self.most,
             margin: self.margin,

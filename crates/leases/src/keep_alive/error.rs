@@ -15,7 +15,7 @@ use tourbillon::BuildError;
 /// use tourbillon_leases::{KeepAlive, KeepError, Outcome};
 ///
 /// # let sessions = KeepAlive::<u64>::builder()
-/// #     .build(|batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
+/// #     .build(async |batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
 /// let refused = sessions.keep(7, Duration::from_millis(1));
 /// assert!(matches!(refused, Err(KeepError::TooShort { .. })));
 /// # Ok::<(), Box<dyn std::error::Error>>(())

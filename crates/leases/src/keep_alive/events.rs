@@ -33,7 +33,7 @@ const MAIL: usize = 65_536;
 /// # use std::time::Duration;
 /// # use tourbillon_leases::{KeepAlive, Outcome};
 /// # let sessions = KeepAlive::<u64>::builder()
-/// #     .build(|batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
+/// #     .build(async |batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
 /// let events = sessions.events(64);
 /// let session = sessions.keep(7, Duration::from_secs(30))?;
 /// for event in events.try_iter() {

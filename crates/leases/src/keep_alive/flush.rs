@@ -1,72 +1,52 @@
 //! Flushes: the due renewals of one destination are sent, and their outcomes are applied.
+//!
+//! A flush is a future that the workers poll. At the limit of a call its future is dropped, and its
+//! renewals have failed.
 
 use std::time::Duration;
 
 use tourbillon::Time;
 
+use super::batch::{Batch, Sent};
 use super::cadence;
 use super::events::What;
 use super::lease_state::{InFlight, LeaseStatus, RenewalOutcome};
-use super::queue::DestinationQueue;
-use super::renewal_loop::{Registration, RenewalLoop, SharedQueue, count};
-use super::timers::{MAX_FLUSHES, TimerKey};
-use super::{Batch, Entry};
+use super::limited::Called;
+use super::queue::Flush;
+use super::registration::{Registration, SharedQueue};
+use super::renewal_loop::{RenewalLoop, count};
+use super::timers::TimerKey;
 use crate::store::{Outcome, StoreError};
-use crate::sync::atomic::Ordering;
-use crate::sync::{Arc, catch_panic};
+use crate::sync::Arc;
 
 impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
-    /// Arms a flush of the queue within `window` (QUEUE-2). Arms none if a flush of the present
-    /// epoch runs, since that one takes everything.
+    /// Arms a flush of the queue within `window`, unless one runs or is armed (QUEUE-2).
     pub(super) fn arm_flush(self: &Arc<Self>, queue: &SharedQueue<K>, now: Time, window: Duration) {
-        let Some(epoch) = queue.supervise(now) else {
+        if !queue.arms(now + window) {
             return;
-        };
-        let alarm = TimerKey::Flush(queue.number, epoch);
+        }
         let (renewal_loop, own) = (Arc::downgrade(self), Arc::clone(queue));
+        let alarm = TimerKey::Flush(queue.number);
         self.timers.flush(alarm, window, move || {
-            let Some(renewal_loop) = renewal_loop.upgrade() else {
-                return;
-            };
-            // Relaxed: only a bound. A flush beyond it does nothing: the next round of each queued
-            // registration arms another one.
-            let running = renewal_loop.flushes.fetch_add(1, Ordering::Relaxed);
-            if running < MAX_FLUSHES {
-                renewal_loop.flush(&own, epoch);
+            if let Some(renewal_loop) = renewal_loop.upgrade()
+                && let Some(flush) = Flush::begin(&own)
+            {
+                let timers = Arc::clone(&renewal_loop.timers);
+                timers.poll_here(renewal_loop.send_all(flush));
             }
-            // Relaxed: as above.
-            let before = renewal_loop.flushes.fetch_sub(1, Ordering::Relaxed);
-            debug_assert!(before > 0, "a flush ends once");
         });
     }
 
-    /// Sends the queued renewals, and reports the end to the queue whatever happens. A panic is
-    /// possible, since a key's `Drop` is user code.
-    fn flush(self: &Arc<Self>, queue: &SharedQueue<K>, epoch: u64) {
-        let _ = catch_panic(|| self.send_all(queue, epoch));
-        // Renewals may have been queued after the last batch was taken (QUEUE-2).
-        if queue.ended(epoch) {
-            self.arm_flush(queue, self.now(), Duration::ZERO);
-        } else {
-            self.sweep(queue);
-        }
-    }
-
-    /// Sends the queued renewals batch by batch, until the queue is empty or the flush is given up.
-    fn send_all(self: &Arc<Self>, queue: &SharedQueue<K>, epoch: u64) {
-        let limit = cadence::call_limit(queue.queue_key.shortest());
+    /// Sends the queued renewals batch by batch, until the queue is empty.
+    async fn send_all(self: Arc<Self>, mut flush: Flush<Arc<Registration<K>>>) {
+        let limit = cadence::call_limit(flush.queue().queue_key.shortest());
         loop {
             let now = self.now();
-            // The flush counts as overdue from here, before the batch is taken. So it is given up
-            // even if something other than the call holds it up.
-            if !queue.sends(epoch, now + limit) {
-                return;
-            }
             // The most urgent lease bounds the limit of the whole call. If it has less time left
             // than a call may take, only leases with at most twice its time share its batch. So the
             // limit is not cut for all others.
             let mut reach = None;
-            let batch = queue.take(epoch, self.most, |until| {
+            let batch = flush.take(self.most, |until| {
                 let remaining = until.since(now);
                 let reach = *reach.get_or_insert(if remaining < limit {
                     remaining * 2
@@ -76,13 +56,12 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
                 remaining <= reach
             });
             if batch.is_empty() {
-                return;
+                break;
             }
             self.taken(&batch, now);
-            if !self.send(queue, epoch, &batch) {
-                return;
-            }
+            self.send(flush.queue(), &batch).await;
         }
+        self.sweep(flush.queue());
     }
 
     /// Notes that a batch has left the queue. Posts an event about the latest renewal, if it is
@@ -105,44 +84,29 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
     }
 
     /// Sends a batch. If it is refused as a whole or its call panics, sends each renewal alone.
-    /// Returns false if the flush was given up meanwhile.
-    fn send(
-        self: &Arc<Self>,
-        queue: &DestinationQueue<Arc<Registration<K>>>,
-        epoch: u64,
-        batch: &[Arc<Registration<K>>],
-    ) -> bool {
-        let Some(again) = self.send_once(queue, epoch, batch) else {
-            return false;
-        };
-        if again {
-            // All single calls together may take as long as one call. A renewal that has had no
-            // turn by then stays due, and its next round queues it again.
-            let until = self.now() + cadence::call_limit(queue.queue_key.shortest());
-            for registration in batch {
-                if self.now() >= until {
-                    self.timers.move_to(registration.number, until);
-                    continue;
-                }
-                if self
-                    .send_once(queue, epoch, std::slice::from_ref(registration))
-                    .is_none()
-                {
-                    return false;
-                }
-            }
+    async fn send(self: &Arc<Self>, queue: &SharedQueue<K>, batch: &[Arc<Registration<K>>]) {
+        if !self.send_once(queue, batch).await {
+            return;
         }
-        true
+        // All single calls together may take as long as one call. A renewal that has had no
+        // turn by then stays due, and its next round queues it again.
+        let until = self.now() + cadence::call_limit(queue.queue_key.shortest());
+        for registration in batch {
+            if self.now() >= until {
+                self.timers.move_to(registration.number, until);
+                continue;
+            }
+            self.send_once(queue, std::slice::from_ref(registration))
+                .await;
+        }
     }
 
-    /// Sends a batch once. Returns whether each renewal has to be tried alone, or `None` if the
-    /// flush was given up.
-    fn send_once(
+    /// Sends a batch once. Returns whether each renewal has to be tried alone.
+    async fn send_once(
         self: &Arc<Self>,
-        queue: &DestinationQueue<Arc<Registration<K>>>,
-        epoch: u64,
+        queue: &SharedQueue<K>,
         batch: &[Arc<Registration<K>>],
-    ) -> Option<bool> {
+    ) -> bool {
         // Read before the request is sent: every lease counts from here (RENEW-3).
         let sent = self.now();
         let mut limit = Duration::MAX;
@@ -157,88 +121,75 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
         }
         let overdue = sent + limit;
         // The limit is known only now. A lease that has ended since the loop above begins nothing.
-        let mut in_flights: Vec<(&Arc<Registration<K>>, InFlight)> =
-            Vec::with_capacity(going.len());
-        for registration in going {
-            if let Some(in_flight) = registration.lease_state.begin_renewal(sent, overdue) {
-                in_flights.push((registration, in_flight));
-            }
+        let begin = |registration: &Arc<Registration<K>>| {
+            let in_flight = registration.lease_state.begin_renewal(sent, overdue)?;
+            Some((Arc::clone(registration), in_flight))
+        };
+        let begun: Vec<_> = going.into_iter().filter_map(begin).collect();
+        if begun.is_empty() {
+            return false;
         }
-        if in_flights.is_empty() {
-            return Some(false);
-        }
-        // The renewals are in flight, but nothing was sent. They must not stay so, or a stop would
-        // wait for them.
-        if !queue.sends(epoch, overdue) {
-            self.complete_all(&in_flights, RenewalOutcome::Failed);
-            return None;
-        }
+        let mut flying = Flying {
+            renewal_loop: self,
+            sent: Arc::new(begun),
+            is_over: false,
+        };
         // The clock is read again, since the process may have been paused (RENEW-2). `overdue` is
         // no later than the end of any lease of the batch. If it has passed, nothing is sent, and
         // the next round of each registration runs at once.
-        let limit = overdue.since(self.now());
+        let now = self.now();
+        let limit = overdue.since(now);
         if limit.is_zero() {
-            self.complete_all(&in_flights, RenewalOutcome::Failed);
-            for (registration, _) in &in_flights {
+            flying.fail();
+            for (registration, _) in flying.sent.iter() {
                 self.timers.move_to(registration.number, sent);
             }
-            return Some(false);
+            return false;
         }
         count(&self.counts.batches);
-        let entries: Vec<Entry<'_, K>> = in_flights
-            .iter()
-            .map(|(registration, _)| Entry {
-                key: &registration.key,
-                lease: registration.lease,
-            })
-            .collect();
-        let answer = catch_panic(|| {
-            (self.renew)(&Batch {
-                destination: queue.queue_key.destination,
-                entries: &entries,
-                limit,
-            })
-        });
+        let batch = Batch {
+            destination: queue.queue_key.destination,
+            sent: Arc::clone(&flying.sent),
+            limit,
+        };
+        let make = || (self.renew)(batch);
+        let called = self.timers.call(now, limit, make).await;
         // One bad key may be the reason for a refusal or a panic. A batch of one has no other keys
         // to save, so its error counts.
-        let whole = in_flights.len() > 1;
-        let outcomes = match answer {
-            Ok(Ok(outcomes)) => outcomes,
-            Ok(Err(StoreError::Refused(_))) | Err(_) if whole => {
-                self.complete_all(&in_flights, RenewalOutcome::Failed);
+        let whole = flying.sent.len() > 1;
+        let outcomes = match called {
+            Called::Answered(Ok(outcomes)) => outcomes,
+            Called::Answered(Err(StoreError::Refused(_))) | Called::Panicked(_) if whole => {
+                flying.fail();
                 count(&self.counts.alone);
-                return Some(true);
+                return true;
             }
-            Ok(Err(error)) => vec![Outcome::Failed(error); in_flights.len()],
-            Err(panic) => {
+            Called::Answered(Err(error)) => vec![Outcome::Failed(error); flying.sent.len()],
+            Called::Panicked(panic) => {
                 let error = StoreError::Unavailable(format!("the renewal panicked: {panic}"));
-                vec![Outcome::Failed(error); in_flights.len()]
+                vec![Outcome::Failed(error); flying.sent.len()]
+            }
+            Called::Unanswered => {
+                let now = self.now();
+                for (registration, _) in flying.sent.iter() {
+                    if let LeaseStatus::Held { .. } = registration.lease_state.look(now) {
+                        self.given_up(registration, now);
+                    }
+                }
+                return false;
             }
         };
         // The renewal function is user code and may return too few outcomes. Each renewal in flight
         // needs one all the same.
         let mut outcomes = outcomes.into_iter();
-        for (registration, in_flight) in in_flights {
+        for (registration, in_flight) in flying.sent.iter() {
             let outcome = outcomes.next().unwrap_or_else(|| {
                 Outcome::Failed(StoreError::Unavailable("its outcome is missing".to_owned()))
             });
-            self.completed(registration, in_flight, sent, outcome);
+            self.completed(registration, *in_flight, sent, outcome);
         }
-        Some(false)
-    }
-
-    /// Completes all renewals of a batch with the same outcome, without events.
-    fn complete_all(
-        &self,
-        in_flights: &[(&Arc<Registration<K>>, InFlight)],
-        outcome_of_renewal: RenewalOutcome,
-    ) {
-        let now = self.now();
-        for (registration, in_flight) in in_flights {
-            registration
-                .lease_state
-                .complete_renewal(*in_flight, now, outcome_of_renewal);
-        }
+        flying.is_over = true;
+        false
     }
 
     /// Applies the outcome of one renewal: plans the next renewal or attempt, and posts the events.
@@ -333,5 +284,35 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
                 remaining,
             },
         );
+    }
+}
+
+/// The renewals of a call that is under way. If it is dropped before they have outcomes, they have
+/// failed: nobody waits for them any more.
+struct Flying<'a, K: Clone + Send + Sync + 'static> {
+    renewal_loop: &'a RenewalLoop<K>,
+    sent: Sent<K>,
+    is_over: bool,
+}
+
+impl<K: Clone + Send + Sync + 'static> Flying<'_, K> {
+    /// Completes all renewals as failed, without events.
+    fn fail(&mut self) {
+        let now = self.renewal_loop.now();
+        for (registration, in_flight) in self.sent.iter() {
+            let failed = RenewalOutcome::Failed;
+            registration
+                .lease_state
+                .complete_renewal(*in_flight, now, failed);
+        }
+        self.is_over = true;
+    }
+}
+
+impl<K: Clone + Send + Sync + 'static> Drop for Flying<'_, K> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.fail();
+        }
     }
 }

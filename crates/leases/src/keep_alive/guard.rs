@@ -9,7 +9,8 @@ use tourbillon::{Clock, Time};
 
 use super::lease_state::{InFlight, InFlightStatus, LeaseState, LeaseStatus, Loss, RenewalOutcome};
 use super::lost::Lost;
-use super::renewal_loop::{Registration, RenewalLoop};
+use super::registration::Registration;
+use super::renewal_loop::RenewalLoop;
 use crate::store::{Outcome, StoreError};
 use crate::sync::Arc;
 
@@ -22,7 +23,7 @@ use crate::sync::Arc;
 /// # use std::time::Duration;
 /// # use tourbillon_leases::{KeepAlive, Outcome};
 /// # let sessions = KeepAlive::<u64>::builder()
-/// #     .build(|batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
+/// #     .build(async |batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
 /// let session = sessions.keep(7, Duration::from_secs(30))?;
 /// assert!(session.is_kept());
 /// assert_eq!(*session.key(), 7);
@@ -59,7 +60,7 @@ impl<K: Clone + Send + Sync + 'static> KeepGuard<K> {
     /// # use std::time::Duration;
     /// # use tourbillon_leases::{KeepAlive, Outcome};
     /// # let sessions = KeepAlive::<u64>::builder()
-    /// #     .build(|batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
+    /// #     .build(async |batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
     /// let session = sessions.keep(7, Duration::from_secs(30))?;
     /// assert!(session.is_kept());
     /// sessions.close();
@@ -124,7 +125,7 @@ impl<K: Clone + Send + Sync + 'static> KeepGuard<K> {
     /// # use std::time::Duration;
     /// # use tourbillon_leases::{KeepAlive, Outcome};
     /// # let sessions = KeepAlive::<u64>::builder()
-    /// #     .build(|batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
+    /// #     .build(async |batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
     /// let session = sessions.keep(7, Duration::from_secs(30))?;
     /// session.stop()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())

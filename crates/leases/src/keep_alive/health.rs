@@ -51,7 +51,7 @@ impl<K: Clone + Send + Sync + 'static> KeepAlive<K> {
     /// # use std::time::Duration;
     /// # use tourbillon_leases::{KeepAlive, Outcome};
     /// # let sessions = KeepAlive::<u64>::builder()
-    /// #     .build(|batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
+    /// #     .build(async |batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
     /// let session = sessions.keep(7, Duration::from_secs(30))?;
     /// assert!(sessions.health().is_ready());
     /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -21,7 +21,7 @@ impl<K: Clone + Send + Sync + 'static> KeepAlive<K> {
     /// # use tourbillon_leases::{KeepAlive, Outcome};
     /// let sessions = KeepAlive::<u64>::builder()
     ///     .name("sessions")
-    ///     .build(|batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
+    ///     .build(async |batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
     /// let session = sessions.keep(7, Duration::from_secs(30))?;
     /// let text = sessions.metrics().to_string();
     /// assert!(text.contains("tourbillon_leases_kept{type=\"keep_alive\",name=\"sessions\"} 1\n"));

@@ -6,10 +6,12 @@
 //! | `mod.rs`, `builder.rs` | `KeepAlive`, and its options |
 //! | `guard.rs`, `options.rs` | `KeepGuard`, and how one key is kept |
 //! | `error.rs`, `build_error.rs` | why something can't be kept, or its keeper not built |
-//! | `renewal_loop.rs` | the registrations, and the timer of each |
-//! | `flush.rs` | how a batch is sent, and what its outcomes change |
+//! | `renewal_loop.rs`, `registration.rs` | the registrations, and the timer of each |
+//! | `flush.rs`, `batch.rs` | how a batch is sent, and what its outcomes change |
+//! | `blocking.rs` | renewal functions that block |
 //! | `lease_state/` | the state machine of one lease: held, stopped, lost |
-//! | `queue.rs` | the due renewals of one destination, and which flush sends them |
+//! | `queue.rs` | the due renewals of one destination, and the flush that sends them |
+//! | `task.rs`, `limited.rs` | futures that workers poll, and calls that end at their limit |
 //! | `cadence.rs` | the times: renewals, jitter, retries, limits |
 //! | `events.rs`, `lost.rs` | how the application is notified |
 //! | `metrics.rs` | the statistics with names for a metrics system |
@@ -18,6 +20,8 @@
 //! | `timers.rs` | the schedulers that everything runs on |
 //! | `steps.rs` | the scheduler that a test drives |
 
+mod batch;
+mod blocking;
 mod build_error;
 mod builder;
 mod cadence;
@@ -27,18 +31,23 @@ mod flush;
 mod guard;
 mod health;
 mod lease_state;
+mod limited;
 mod lost;
 mod metrics;
 mod options;
 mod queue;
+mod registration;
 mod renewal_loop;
 #[cfg(any(test, feature = "test-util"))]
 mod steps;
+mod task;
 mod timers;
 #[cfg(feature = "tracing")]
 pub(crate) mod trace;
 mod waits;
 
+pub use batch::{Batch, Entry};
+pub use blocking::blocking;
 pub use build_error::BuildError;
 pub use builder::KeepAliveBuilder;
 pub use error::KeepError;
@@ -54,8 +63,9 @@ pub(super) use builder::random;
 pub(super) use cadence::{call_limit, spread};
 pub(super) use guard::{Extending, Unextended};
 pub(super) use health::fails;
-pub(super) use queue::{DestinationQueue, QueueKey};
-pub(super) use timers::TimerKey;
+pub(super) use limited::{Alarm, Called, LimitedCall, without_threads};
+pub(super) use queue::{DestinationQueue, Flush, QueueKey};
+pub(super) use timers::{TimerKey, Timers};
 pub(super) use waits::{FIRST as FIRST_WAIT, Waits};
 
 use std::fmt;
@@ -63,7 +73,6 @@ use std::time::Duration;
 
 use tourbillon::Time;
 
-use crate::store::Destination;
 use crate::sync::Arc;
 use crate::sync::channel::{Receiver, bounded};
 use renewal_loop::RenewalLoop;
@@ -76,15 +85,15 @@ use renewal_loop::RenewalLoop;
 /// lease has run out by the local clock. Then the key is lost for good, and the application is
 /// notified.
 ///
-/// - The renewal function runs on workers. For leases of one destination and of
-///   similar length (between two powers of two), one call runs at a time. A second call begins only
-///   if the first has not returned in time.
-/// - A call that hangs or panics delays no other destination and ends no renewals. At most three
-///   calls hang for one destination and length. Others wait only when 240 calls hang at one time.
+/// - The renewal function returns a future, which workers poll. For leases of one destination and of
+///   similar length (between two powers of two), one call is under way at a time. It ends at its
+///   [limit](Batch::limit): then its future is dropped, and its renewals have failed. So neither a
+///   call that hangs nor one that panics delays another destination, or ends renewals.
+/// - A function that blocks is wrapped in [`blocking`], which calls it on threads of its own.
 /// - It has no threads of its own, and runs on the [runtime](tourbillon::Runtime) of the process,
-///   unless [its builder](KeepAliveBuilder::own_threads) is told otherwise. Two schedulers start
-///   with the first key, and a third one for a callback. They end when the last clone of the
-///   `KeepAlive` and the last [`KeepGuard`] are gone.
+///   unless [its builder](KeepAliveBuilder::own_threads) is told otherwise. A scheduler starts with
+///   the first key, and another one for a callback. They end when the last clone of the `KeepAlive`,
+///   the last [`KeepGuard`], and a call that is under way are gone.
 /// - Events reach a [callback](KeepAliveBuilder::on_event) or a [channel](Self::events). No event
 ///   can hold up a renewal.
 ///
@@ -99,7 +108,7 @@ use renewal_loop::RenewalLoop;
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let sessions = KeepAlive::<u64>::builder()
 ///     .on_event(|event| println!("{event:?}"))
-///     .build(|batch| {
+///     .build(async |batch| {
 ///         // One request to the peer for all of them.
 ///         println!("renewing {:?}", batch.keys().collect::<Vec<_>>());
 ///         Ok(vec![Outcome::Renewed; batch.len()])
@@ -112,116 +121,6 @@ use renewal_loop::RenewalLoop;
 /// ```
 pub struct KeepAlive<K> {
     renewal_loop: Arc<RenewalLoop<K>>,
-}
-
-/// The keys of one destination that are renewed by one call.
-///
-/// # Examples
-///
-/// ```
-/// use tourbillon_leases::{Batch, KeepAlive, Outcome, StoreError};
-///
-/// fn renew(batch: &Batch<'_, u64>) -> Result<Vec<Outcome>, StoreError> {
-///     println!("to {:?}, for {:?} at most", batch.destination(), batch.limit());
-///     println!("{} keys: {:?}", batch.len(), batch.keys().collect::<Vec<_>>());
-///     for entry in batch.entries() {
-///         println!("{} for another {:?}", entry.key(), entry.lease());
-///     }
-///     Ok(vec![Outcome::Renewed; batch.len()])
-/// }
-/// let sessions = KeepAlive::builder().build(renew)?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Debug)]
-pub struct Batch<'a, K> {
-    destination: Destination,
-    entries: &'a [Entry<'a, K>],
-    limit: Duration,
-}
-
-/// One key of a [`Batch`].
-///
-/// # Examples
-///
-/// ```
-/// use tourbillon_leases::{Entry, KeepAlive, Outcome};
-///
-/// fn renew(entry: &Entry<'_, u64>) -> Outcome {
-///     println!("{} for another {:?}", entry.key(), entry.lease());
-///     Outcome::Renewed
-/// }
-/// let sessions = KeepAlive::builder()
-///     .build(|batch| Ok(batch.entries().iter().map(renew).collect()))?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Debug)]
-pub struct Entry<'a, K> {
-    key: &'a K,
-    lease: Duration,
-}
-
-impl<K> Clone for Batch<'_, K> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<K> Copy for Batch<'_, K> {}
-
-impl<K> Clone for Entry<'_, K> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<K> Copy for Entry<'_, K> {}
-
-impl<'a, K> Entry<'a, K> {
-    /// Returns the key to renew.
-    #[must_use]
-    pub fn key(&self) -> &'a K {
-        self.key
-    }
-
-    /// Returns how long the lease is to be from now on.
-    #[must_use]
-    pub fn lease(&self) -> Duration {
-        self.lease
-    }
-}
-
-impl<'a, K> Batch<'a, K> {
-    /// Returns the destination that all keys of the batch belong to.
-    #[must_use]
-    pub fn destination(&self) -> Destination {
-        self.destination
-    }
-
-    /// Returns the keys to renew, with their leases. The renewal function returns its outcomes in
-    /// the same order.
-    #[must_use]
-    pub fn entries(&self) -> &'a [Entry<'a, K>] {
-        self.entries
-    }
-
-    /// Iterates over the keys, in the order of [`entries`](Self::entries).
-    pub fn keys(&self) -> impl ExactSizeIterator<Item = &'a K> {
-        self.entries.iter().map(|entry| entry.key)
-    }
-
-    /// Returns the number of keys, which is at least one.
-    #[must_use]
-    #[allow(clippy::len_without_is_empty, reason = "it is never empty")]
-    pub fn len(&self) -> usize {
-        self.entries.len()
-    }
-
-    /// Returns how long the call may take. After that time it must send nothing more, and its
-    /// outcomes are no longer waited for.
-    #[must_use]
-    pub fn limit(&self) -> Duration {
-        self.limit
-    }
 }
 
 /// A snapshot of the gauges and counters of a [`KeepAlive`].
@@ -251,7 +150,7 @@ pub struct KeepAliveStats {
     /// Counter: calls of the renewal function that began late. A call is late if one of its keys
     /// was due more than a sixth of its lease ago.
     pub late: u64,
-    /// Counter: renewals whose call did not return in time.
+    /// Counter: renewals whose call had no answer at its limit.
     pub given_up: u64,
     /// Counter: events that were left out, since a channel was full or a callback was behind.
     pub events_missed: u64,
@@ -287,7 +186,7 @@ impl<K: Clone + Send + Sync + 'static> KeepAlive<K> {
     /// # use std::time::Duration;
     /// # use tourbillon_leases::{KeepAlive, Outcome};
     /// # let sessions = KeepAlive::<u64>::builder()
-    /// #     .build(|batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
+    /// #     .build(async |batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
     /// let session = sessions.keep(7, Duration::from_secs(30))?;
     /// assert!(session.remaining() <= Duration::from_secs(30));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -308,7 +207,7 @@ impl<K: Clone + Send + Sync + 'static> KeepAlive<K> {
     /// # use std::time::Duration;
     /// # use tourbillon_leases::{KeepAlive, KeepOptions, Outcome};
     /// # let sessions = KeepAlive::<u64>::builder()
-    /// #     .build(|batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
+    /// #     .build(async |batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
     /// let sent = sessions.now();
     /// // .. open the session at the peer ..
     /// let options = KeepOptions::for_lease(Duration::from_secs(30)).since(sent);
@@ -332,7 +231,7 @@ impl<K: Clone + Send + Sync + 'static> KeepAlive<K> {
     /// # use std::time::Duration;
     /// # use tourbillon_leases::{KeepAlive, Outcome};
     /// # let sessions = KeepAlive::<u64>::builder()
-    /// #     .build(|batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
+    /// #     .build(async |batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
     /// let events = sessions.events(64);
     /// let session = sessions.keep(7, Duration::from_secs(30))?;
     /// for event in events.try_iter() {
@@ -361,7 +260,7 @@ impl<K: Clone + Send + Sync + 'static> KeepAlive<K> {
     /// # use std::time::Duration;
     /// # use tourbillon_leases::{KeepAlive, Outcome};
     /// # let sessions = KeepAlive::<u64>::builder()
-    /// #     .build(|batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
+    /// #     .build(async |batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
     /// let session = sessions.keep(7, Duration::from_secs(30))?;
     /// assert_eq!(sessions.stats().kept, 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -378,7 +277,7 @@ impl<K: Clone + Send + Sync + 'static> KeepAlive<K> {
     /// ```
     /// # use tourbillon_leases::{KeepAlive, Outcome};
     /// # let sessions = KeepAlive::<u64>::builder()
-    /// #     .build(|batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
+    /// #     .build(async |batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
     /// let before = sessions.now();
     /// assert!(sessions.now() >= before);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -406,7 +305,7 @@ impl<K: Clone + Send + Sync + 'static> KeepAlive<K> {
     /// # use std::time::Duration;
     /// # use tourbillon_leases::{KeepAlive, Outcome};
     /// # let sessions = KeepAlive::<u64>::builder()
-    /// #     .build(|batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
+    /// #     .build(async |batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
     /// let session = sessions.keep(7, Duration::from_secs(30))?;
     /// assert_eq!(sessions.close(), 1);
     /// assert!(sessions.keep(8, Duration::from_secs(30)).is_err());
@@ -460,12 +359,9 @@ impl<K: Clone + Send + Sync + 'static> KeepAlive<K> {
         self.renewal_loop.most
     }
 
-    /// Runs `task` on a worker for calls, under a [`number`](Self::number). Returns false if there
-    /// are no workers.
-    pub(super) fn call(&self, number: u64, task: impl FnOnce() + Send + 'static) -> bool {
-        // A forked copy has none of the threads, and the locks of the scheduler may stay locked
-        // there. The methods below check for the same reason.
-        !self.is_forked() && self.renewal_loop.timers.call(number, task)
+    /// The timers on which everything runs.
+    pub(super) fn timers(&self) -> &Timers {
+        &self.renewal_loop.timers
     }
 
     /// Runs a flush of another part of the crate on a worker for renewals: see [`timers`].
@@ -475,6 +371,8 @@ impl<K: Clone + Send + Sync + 'static> KeepAlive<K> {
         delay: Duration,
         task: impl FnOnce() + Send + 'static,
     ) {
+        // A forked copy has none of the threads, and the locks of the scheduler may stay locked
+        // there. The methods below check for the same reason.
         if !self.is_forked() {
             self.renewal_loop.timers.flush(alarm, delay, task);
         }
@@ -497,24 +395,6 @@ impl<K: Clone + Send + Sync + 'static> KeepAlive<K> {
     pub(super) fn cancel(&self, alarm: TimerKey) {
         if !self.is_forked() {
             self.renewal_loop.timers.cancel(alarm);
-        }
-    }
-
-    /// Wakes `waker` after `delay`. Returns the number that [`cancel_call`](Self::cancel_call)
-    /// needs, or `None` if there are no workers, and none can be started.
-    pub(super) fn wake(&self, delay: Duration, waker: std::task::Waker) -> Option<u64> {
-        if self.is_forked() || self.start().is_err() {
-            return None;
-        }
-        let number = self.renewal_loop.number();
-        let armed = self.renewal_loop.timers.wake(number, delay, waker);
-        armed.then_some(number)
-    }
-
-    /// Cancels a call or a wake-up that has not begun.
-    pub(super) fn cancel_call(&self, number: u64) {
-        if !self.is_forked() {
-            self.renewal_loop.timers.cancel_call(number);
         }
     }
 }

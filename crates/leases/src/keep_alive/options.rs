@@ -14,7 +14,7 @@ use tourbillon::Time;
 /// use tourbillon_leases::{KeepAlive, KeepOptions, Outcome};
 ///
 /// # let sessions = KeepAlive::<u64>::builder()
-/// #     .build(|batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
+/// #     .build(async |batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
 /// let lease = Duration::from_secs(30);
 /// let options = KeepOptions::for_lease(lease).fed_every(2 * lease).max_hold(100 * lease);
 /// let session = sessions.keep_with(7, &options)?;

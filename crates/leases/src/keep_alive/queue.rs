@@ -3,17 +3,14 @@
 //! Leases of different length have different queues, since a call for long leases may take longer
 //! than short leases last.
 //!
-//! A *flush* takes batches from the queue, the most urgent items first, and sends each batch on its
-//! own thread. The flushes of one queue follow each other, so a flush that hangs would stop the
-//! whole queue. Hence each batch has a limit. A caller that finds a batch overdue opens the next
-//! *epoch*: the flush that hangs takes nothing more from the queue, and another flush may begin.
-//! The number of flushes that may hang is bounded. At the bound the queue waits until one of them
-//! returns.
+//! A *flush* is a future that takes batches from the queue, the most urgent items first, and sends
+//! one after the other. Each call ends at its limit, so a store that hangs ends no flush, and holds
+//! up nothing but this queue.
 //!
-//! - **QUEUE-1** Only the flush of the present epoch takes items from the queue.
-//! - **QUEUE-2** While items are in the queue and no flush runs, a flush is armed. Whoever queues
-//!   an item arms a flush. So does every round of a registration that finds its renewal still
-//!   queued. Releases have no rounds, so `background.rs` replaces this rule by one of its own.
+//! - **QUEUE-1** A queue has one flush at a time, and only this flush takes items from it.
+//! - **QUEUE-2** While items are in the queue, a flush runs or is armed. Whoever queues an item arms
+//!   a flush, unless one runs. A flush ends under the lock under which it has found the queue
+//!   empty. If it is dropped amid a batch, whoever queues the next item arms another one.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,11 +18,7 @@ use std::time::Duration;
 use tourbillon::Time;
 
 use crate::store::Destination;
-use crate::sync::Mutex;
-
-/// The number of flushes of one queue that may be given up because they hang. Each of them keeps a
-/// thread. The flush after them may hang, too, and is not given up.
-const HANGING: usize = 2;
+use crate::sync::{Arc, Mutex};
 
 /// Names a queue: a destination, and a range of leases from one power of two up to the next.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -63,11 +56,16 @@ pub(crate) struct DestinationQueue<T> {
 struct QueueState<T> {
     /// The items by the end of their lease, then by number.
     queue: BTreeMap<(Time, u64), T>,
-    epoch: u64,
-    /// `None` if no flush of this epoch runs, else the moment from which its batch is overdue.
-    overdue: Option<Time>,
-    /// The epochs whose flush was given up and has not returned yet.
-    hanging: Vec<u64>,
+    flush: FlushState,
+}
+
+/// Whether there is a flush.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum FlushState {
+    None,
+    /// A timer begins it at this time.
+    Armed(Time),
+    Runs,
 }
 
 impl<T> DestinationQueue<T> {
@@ -77,18 +75,14 @@ impl<T> DestinationQueue<T> {
             number,
             state: Mutex::new(QueueState {
                 queue: BTreeMap::new(),
-                epoch: 0,
-                overdue: None,
-                hanging: Vec::new(),
+                flush: FlushState::None,
             }),
         }
     }
 
-    /// Queues an item. Returns the epoch whose flush has to send it.
-    pub(crate) fn put(&self, until: Time, number: u64, item: T) -> u64 {
-        let mut state = self.state.lock();
-        state.queue.insert((until, number), item);
-        state.epoch
+    /// Queues an item. The caller then [arms](Self::arms) a flush.
+    pub(crate) fn put(&self, until: Time, number: u64, item: T) {
+        self.state.lock().queue.insert((until, number), item);
     }
 
     /// Removes an item, and returns whether it was in the queue.
@@ -97,74 +91,19 @@ impl<T> DestinationQueue<T> {
         taken.is_some()
     }
 
-    /// Returns the epoch of a flush that may begin now, or `None`. If the running flush is overdue
-    /// and fewer flushes hang than may, gives it up and opens the next epoch.
-    pub(crate) fn supervise(&self, now: Time) -> Option<u64> {
+    /// Returns whether the caller has to arm a flush for `at`: none runs, and none is armed for this
+    /// time or an earlier one.
+    pub(crate) fn arms(&self, at: Time) -> bool {
         let mut state = self.state.lock();
-        // No timer watches a flush. It is given up by the first caller that wants another one and
-        // finds it overdue.
-        match state.overdue {
-            None => Some(state.epoch),
-            Some(overdue) if now >= overdue && state.hanging.len() < HANGING => {
-                let given_up = state.epoch;
-                state.hanging.push(given_up);
-                state.epoch += 1;
-                state.overdue = None;
-                Some(state.epoch)
-            }
-            Some(_) => None,
+        let arms = match state.flush {
+            FlushState::None => true,
+            FlushState::Armed(earlier) => at < earlier,
+            FlushState::Runs => false,
+        };
+        if arms {
+            state.flush = FlushState::Armed(at);
         }
-    }
-
-    /// Takes the next batch for the flush of an epoch: the most urgent items, up to the first one
-    /// that `choose` refuses. The batch is empty if the flush was given up.
-    pub(crate) fn take(
-        &self,
-        epoch: u64,
-        most: usize,
-        mut choose: impl FnMut(Time) -> bool,
-    ) -> Vec<T> {
-        let mut batch = Vec::new();
-        let mut state = self.state.lock();
-        // A flush that was given up may still run. The items belong to the next one (QUEUE-1).
-        if state.epoch != epoch {
-            return batch;
-        }
-        while batch.len() < most
-            && let Some(first) = state.queue.first_entry()
-            && choose(first.key().0)
-        {
-            batch.push(first.remove());
-        }
-        batch
-    }
-
-    /// Notes that the flush of an epoch runs, and when its present batch is overdue. Returns false
-    /// if the flush was given up.
-    pub(crate) fn sends(&self, epoch: u64, overdue: Time) -> bool {
-        let mut state = self.state.lock();
-        let present = state.epoch == epoch;
-        if present {
-            state.overdue = Some(overdue);
-        }
-        present
-    }
-
-    /// Notes that the flush of an epoch has ended. Returns whether items are left for another one.
-    ///
-    /// A flush that was given up may end twice. It may have been armed once more before, and then
-    /// runs again after it has returned.
-    pub(crate) fn ended(&self, epoch: u64) -> bool {
-        let mut state = self.state.lock();
-        if state.epoch == epoch {
-            state.overdue = None;
-            !state.queue.is_empty()
-        } else {
-            // It hangs no longer, so the queue may give up another flush. The next flush is not
-            // this one's concern: callers of the present epoch arm it.
-            state.hanging.retain(|hanging| *hanging != epoch);
-            false
-        }
+        arms
     }
 
     /// Whether no items are queued.
@@ -172,10 +111,9 @@ impl<T> DestinationQueue<T> {
         self.state.lock().queue.is_empty()
     }
 
-    /// Whether no flush runs and none hangs.
+    /// Whether no flush runs.
     pub(crate) fn is_idle(&self) -> bool {
-        let state = self.state.lock();
-        state.overdue.is_none() && state.hanging.is_empty()
+        self.state.lock().flush != FlushState::Runs
     }
 
     /// Drops all items, since nothing will be sent any more.
@@ -183,6 +121,60 @@ impl<T> DestinationQueue<T> {
         let queue = std::mem::take(&mut self.state.lock().queue);
         // Without the lock: the drop of an item may be user code.
         drop(queue);
+    }
+}
+
+/// The flush of a queue, which may take items until it has found the queue empty (QUEUE-1).
+pub(crate) struct Flush<T> {
+    queue: Arc<DestinationQueue<T>>,
+    runs: bool,
+}
+
+impl<T> Flush<T> {
+    /// Begins a flush. Returns `None` if another one runs, which takes everything.
+    pub(crate) fn begin(queue: &Arc<DestinationQueue<T>>) -> Option<Self> {
+        let before = std::mem::replace(&mut queue.state.lock().flush, FlushState::Runs);
+        (before != FlushState::Runs).then(|| Flush {
+            queue: Arc::clone(queue),
+            runs: true,
+        })
+    }
+
+    pub(crate) fn queue(&self) -> &Arc<DestinationQueue<T>> {
+        &self.queue
+    }
+
+    /// Takes the next batch: the most urgent items, up to the first one that `choose` refuses. It
+    /// does not refuse the very first one. If the batch is empty, the flush is over.
+    pub(crate) fn take(&mut self, most: usize, mut choose: impl FnMut(Time) -> bool) -> Vec<T> {
+        let mut batch = Vec::new();
+        // Another flush may have begun.
+        if !self.runs {
+            return batch;
+        }
+        let mut state = self.queue.state.lock();
+        batch.reserve(most.min(state.queue.len()));
+        while batch.len() < most
+            && let Some(first) = state.queue.first_entry()
+            && choose(first.key().0)
+        {
+            batch.push(first.remove());
+        }
+        if batch.is_empty() {
+            // Under the lock of the look, so that nothing is queued in between (QUEUE-2).
+            state.flush = FlushState::None;
+            self.runs = false;
+        }
+        batch
+    }
+}
+
+/// A flush that is dropped amid a batch leaves the queue to the next one.
+impl<T> Drop for Flush<T> {
+    fn drop(&mut self) {
+        if self.runs {
+            self.queue.state.lock().flush = FlushState::None;
+        }
     }
 }
 
@@ -194,7 +186,7 @@ mod tests {
         Time::from_nanos(nanos)
     }
 
-    fn queue(until: &[u64]) -> DestinationQueue<u64> {
+    fn queue(until: &[u64]) -> Arc<DestinationQueue<u64>> {
         let queue = DestinationQueue::new(
             QueueKey::of(Destination::new(7), Duration::from_secs(30)),
             0,
@@ -202,20 +194,21 @@ mod tests {
         for (number, until) in until.iter().enumerate() {
             queue.put(at(*until), number as u64, *until);
         }
-        queue
+        Arc::new(queue)
     }
 
-    fn taken(queue: &DestinationQueue<u64>, epoch: u64, most: usize) -> Vec<u64> {
-        queue.take(epoch, most, |_| true)
+    fn begin(queue: &Arc<DestinationQueue<u64>>) -> Flush<u64> {
+        Flush::begin(queue).expect("no other one runs")
     }
 
     #[test]
     fn r18_the_most_urgent_go_first() {
         let queue = queue(&[30, 10, 20, 10]);
-        assert_eq!(taken(&queue, 0, 3), [10, 10, 20]);
+        let mut flush = begin(&queue);
+        assert_eq!(flush.take(3, |_| true), [10, 10, 20]);
         assert!(queue.take_out(at(30), 0));
         assert!(!queue.take_out(at(30), 0));
-        assert!(taken(&queue, 0, 3).is_empty());
+        assert!(flush.take(3, |_| true).is_empty());
     }
 
     #[test]
@@ -227,56 +220,34 @@ mod tests {
         assert_eq!(of(0), of(1));
         let longest = QueueKey::of(Destination::new(1), Duration::MAX);
         assert!(longest.shortest() > Duration::from_secs(1 << 40));
-        let shortest = queue(&[]);
-        assert!(shortest.is_idle());
-        assert!(shortest.sends(0, at(1)) && !shortest.is_idle());
-        shortest.ended(0);
-        assert!(shortest.is_idle());
     }
 
     #[test]
-    fn a_pass_that_hangs_is_given_up_and_takes_nothing_more() {
-        let queue = queue(&[1, 2, 3]);
-        assert_eq!(queue.supervise(at(5)), Some(0));
-        assert!(queue.sends(0, at(10)));
-        assert_eq!(taken(&queue, 0, 1), [1]);
-        assert_eq!(queue.supervise(at(9)), None);
-        assert_eq!(queue.supervise(at(10)), Some(1));
-        assert!(taken(&queue, 0, 1).is_empty());
-        assert!(!queue.sends(0, at(99)));
-        assert!(!queue.ended(0));
-        assert_eq!(taken(&queue, 1, 1), [2]);
-        assert!(queue.ended(1));
-    }
-
-    #[test]
-    fn so_many_may_hang_and_then_it_waits_for_one() {
+    fn a_flush_is_armed_once_for_its_earliest_time_and_by_nobody_while_it_runs() {
         let queue = queue(&[1]);
-        for epoch in 0..HANGING as u64 {
-            assert!(queue.sends(epoch, at(10)));
-            assert_eq!(queue.supervise(at(10)), Some(epoch + 1));
-        }
-        let last = HANGING as u64;
-        assert!(queue.sends(last, at(20)));
-        assert_eq!(queue.supervise(at(99)), None);
-        queue.ended(0);
-        assert_eq!(queue.supervise(at(99)), Some(last + 1));
+        assert!(queue.arms(at(10)) && !queue.arms(at(10)) && !queue.arms(at(11)));
+        assert!(queue.arms(at(9)) && queue.is_idle());
+        let mut flush = begin(&queue);
+        assert!(!queue.arms(at(1)) && !queue.is_idle() && Flush::begin(&queue).is_none());
+        // An empty batch is its end. From then on another one may run.
+        assert_eq!(flush.take(9, |_| true), [1]);
+        assert!(flush.take(9, |_| true).is_empty());
+        assert!(queue.arms(at(20)));
+        queue.put(at(2), 0, 2);
+        let mut next = begin(&queue);
+        assert!(flush.take(9, |_| true).is_empty());
+        drop(flush);
+        assert!(Flush::begin(&queue).is_none());
+        assert_eq!(next.take(9, |_| true), [2]);
     }
 
     #[test]
-    fn a_pass_that_runs_once_more_after_it_was_given_up_comes_back_once() {
-        let queue = queue(&[1]);
-        for epoch in 0..HANGING as u64 {
-            assert!(queue.sends(epoch, at(10)));
-            assert_eq!(queue.supervise(at(10)), Some(epoch + 1));
-        }
-        let last = HANGING as u64;
-        assert!(queue.sends(last, at(10)));
-        assert!(!queue.ended(0));
-        assert!(!queue.ended(0));
-        assert_eq!(queue.supervise(at(10)), Some(last + 1));
-        assert!(queue.sends(last + 1, at(10)));
-        // The number of hanging flushes is at its bound again.
-        assert_eq!(queue.supervise(at(10)), None);
+    fn a_flush_that_is_dropped_amid_a_batch_leaves_the_others_to_the_next_one() {
+        let queue = queue(&[1, 2]);
+        let mut flush = begin(&queue);
+        assert_eq!(flush.take(1, |_| true), [1]);
+        drop(flush);
+        assert!(queue.is_idle() && queue.arms(at(5)));
+        assert_eq!(begin(&queue).take(9, |_| true), [2]);
     }
 }

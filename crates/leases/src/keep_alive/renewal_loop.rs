@@ -10,8 +10,8 @@
 //!
 //! - **RENEW-1** A registration has one repeating timer from its start to its end. A round only
 //!   checks the lease, queues a due renewal, and returns when the next round is. Everything that
-//!   may hang or panic runs elsewhere. So nothing that happens to a flush can end a registration,
-//!   and the rounds notice a flush that never returns.
+//!   may take long or panic runs elsewhere. So nothing that happens to a flush can end a
+//!   registration.
 //! - **RENEW-2** Right before a batch is sent, the clock is read again. A lease that has ended by
 //!   then is not sent. So after a pause of the process the loss comes first.
 //! - **RENEW-3** A lease is counted from a moment that was read before its request was sent.
@@ -23,19 +23,21 @@ use ahash::RandomState;
 use tourbillon::reentrancy::when_unlocked;
 use tourbillon::{Next, Time};
 
+use super::batch::Batch;
 use super::cadence;
 use super::cadence::splitmix64;
 use super::events::{EventSink, What};
 use super::lease_state::{InFlightStatus, LeaseState, LeaseStatus, Loss, Stopped};
 use super::queue::{DestinationQueue, QueueKey};
+use super::registration::{Plan, Registration, SharedQueue};
 use super::timers::{TimerKey, Timers};
-use super::{Batch, KeepAliveStats, KeepError, KeepOptions};
-use crate::store::{Destination, Outcome, StoreError};
-use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use super::{KeepAliveStats, KeepError, KeepOptions};
+use crate::store::{Destination, Outcome, StoreError, StoreFuture};
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, Origin, Weak, catch_panic};
 
 /// The function that renews a batch.
-pub(super) type Renew<K> = dyn Fn(&Batch<'_, K>) -> Result<Vec<Outcome>, StoreError> + Send + Sync;
+pub(super) type Renew<K> = dyn Fn(Batch<K>) -> StoreFuture<'static, Vec<Outcome>> + Send + Sync;
 /// The function that returns the destination of a key.
 pub(super) type Where<K> = dyn Fn(&K) -> Destination + Send + Sync;
 
@@ -51,10 +53,6 @@ pub(super) struct RenewalLoop<K> {
     pub(super) alarm_after: Option<u64>,
     /// All registrations, and the queues of all destinations.
     registry: Mutex<Registry<K>>,
-    /// The next number of a registration, a queue or a call.
-    numbers: AtomicU64,
-    /// The number of flushes that run.
-    pub(super) flushes: AtomicUsize,
     seed: u64,
     /// The label `name` of metrics.
     pub(super) name: String,
@@ -64,14 +62,11 @@ pub(super) struct RenewalLoop<K> {
     origin: Origin,
 }
 
-pub(super) type SharedQueue<K> = Arc<DestinationQueue<Arc<Registration<K>>>>;
-
 /// The present registrations and their queues.
 struct Registry<K> {
     closed: bool,
     registrations: HashMap<u64, Arc<Registration<K>>, RandomState>,
-    /// Each queue with the number of its registrations. A queue stays until all of its flushes have
-    /// returned.
+    /// Each queue with the number of its registrations. A queue stays until its flush has ended.
     queues: HashMap<QueueKey, (SharedQueue<K>, usize), RandomState>,
 }
 
@@ -89,36 +84,6 @@ pub(super) struct Counts {
 pub(super) fn count(counter: &AtomicU64) {
     // Relaxed: a counter.
     counter.fetch_add(1, Ordering::Relaxed);
-}
-
-/// A key that is kept, from its start to its end.
-pub(super) struct Registration<K> {
-    pub(super) number: u64,
-    pub(super) key: K,
-    pub(super) lease: Duration,
-    pub(super) renewed: bool,
-    pub(super) queue: SharedQueue<K>,
-    pub(super) lease_state: Arc<LeaseState>,
-    /// When the next renewal is due, and whether it is queued. A queue's lock may be taken inside.
-    pub(super) plan: Mutex<Plan>,
-    /// Whether the loss was posted. No event may follow it.
-    told: Mutex<bool>,
-}
-
-/// What a registration does next.
-pub(super) struct Plan {
-    /// When the next renewal or attempt is due.
-    pub(super) due: Time,
-    /// The number of attempts that failed since the last success.
-    pub(super) failed: u32,
-    /// When the first of these was, and the error of the last one.
-    pub(super) failing: Option<(Time, String)>,
-    /// Whether the event about the risk was posted since the last success.
-    pub(super) warned: bool,
-    /// `None` if no renewal is queued, else the end of the lease under which it is queued.
-    pub(super) queued: Option<Time>,
-    /// Whether the registration has ended. Then its renewal must not be queued any more.
-    ended: bool,
 }
 
 /// The parts that the builder of a [`KeepAlive`](super::KeepAlive) puts together.
@@ -150,8 +115,6 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
                 registrations: HashMap::default(),
                 queues: HashMap::default(),
             }),
-            numbers: AtomicU64::new(0),
-            flushes: AtomicUsize::new(0),
             seed: parts.seed,
             name: parts.name,
             source: parts.source,
@@ -209,10 +172,9 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
         lease.saturating_sub(self.margin(lease))
     }
 
-    /// Returns a number that no other registration, queue or call of this loop has.
+    /// Returns a number that nothing else of this loop has.
     pub(super) fn number(&self) -> u64 {
-        // Relaxed: only the numbers must differ.
-        self.numbers.fetch_add(1, Ordering::Relaxed)
+        self.timers.number()
     }
 
     /// Returns a number that looks random, drawn from the seed, the time and `of`.
@@ -371,8 +333,8 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
         Some(registration)
     }
 
-    /// Removes a queue that has no registrations. A queue with hanging flushes stays, since a new
-    /// queue of the same key would allow as many flushes to hang once more.
+    /// Removes a queue that has no registrations. A queue whose flush runs stays, since a new queue of
+    /// the same key would have a second flush.
     pub(super) fn sweep(&self, queue: &SharedQueue<K>) {
         let mut registry = self.registry.lock();
         let unused = |(present, members): &(SharedQueue<K>, usize)| {
@@ -428,16 +390,8 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
         if !registration.renewed {
             return Next::At(ends);
         }
-        // A call that has not returned by its limit counts as a failed attempt. Nobody else would
-        // notice it.
-        let in_flight_status = registration.lease_state.in_flight_status(now);
-        if in_flight_status == InFlightStatus::GivenUp {
-            count(&self.counts.given_up);
-            let limit = cadence::call_limit(registration.lease);
-            let error =
-                StoreError::Unavailable(format!("no answer within {} ms", limit.as_millis()));
-            self.failed(registration, error, now);
-        }
+        // Its flush does the same at the same moment, unless a poll of the store blocks.
+        let in_flight_status = self.given_up(registration, now);
         // The next round is at the earliest of: the end, the risk, the limit of the renewal in
         // flight, and the next attempt. Events and flushes follow without the lock.
         let mut next = ends;
@@ -458,7 +412,7 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
                 InFlightStatus::Until(limit) => next = next.min(limit),
                 _ if now < plan.due => next = next.min(plan.due),
                 _ => {
-                    // If the flush hangs, the next round notices it and arms another one.
+                    // If its flush is dropped, the next round arms another one.
                     next = next.min(now + cadence::call_limit(registration.lease));
                     queue = true;
                     if plan.queued.is_none() && !plan.ended {
@@ -483,6 +437,19 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
             self.arm_flush(&registration.queue, now, window);
         }
         Next::At(next)
+    }
+
+    /// Gives a call up that has no answer at its limit. It counts as a failed attempt, once.
+    pub(super) fn given_up(&self, registration: &Registration<K>, now: Time) -> InFlightStatus {
+        let in_flight_status = registration.lease_state.in_flight_status(now);
+        if in_flight_status == InFlightStatus::GivenUp {
+            count(&self.counts.given_up);
+            let limit = cadence::call_limit(registration.lease);
+            let error =
+                StoreError::Unavailable(format!("no answer within {} ms", limit.as_millis()));
+            self.failed(registration, error, now);
+        }
+        in_flight_status
     }
 
     /// Returns all registrations: copied out, so that who asks them takes their locks without that of

@@ -81,7 +81,7 @@ impl Steps {
     /// use tourbillon_leases::{KeepAlive, Outcome};
     ///
     /// let (sessions, steps) = KeepAlive::<u64>::builder()
-    ///     .build_stepped(1, |batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
+    ///     .build_stepped(1, async |batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
     /// let session = sessions.keep(7, Duration::from_secs(30))?;
     /// steps.advance(Duration::from_secs(60));
     /// assert!(session.is_kept() && session.renewals() > 0);

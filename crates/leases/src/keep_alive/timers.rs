@@ -1,12 +1,12 @@
 //! The small schedulers that leases run on. They start with the first lease.
 //!
-//! - One scheduler runs the renewals and the batches of releases. Others may run on the same
-//!   threads, but its queues are its own. So neither a storm of expiring entries nor blocking tasks
-//!   of the application delay a renewal.
-//! - One scheduler runs the other calls to the store in the background: notes that a caller has
-//!   given up, and the looks of followers at who leads.
+//! - One scheduler runs the renewals, and everything else that polls the store in the background.
+//!   Others may run on the same threads, but its queues are its own. So neither a storm of expiring
+//!   entries nor blocking tasks of the application delay a renewal.
 //! - One scheduler runs the callbacks, which are user code. It exists only if there is a callback.
 
+use std::future::Future;
+use std::task::Waker;
 use std::time::Duration;
 
 use tourbillon::metrics::Distribution;
@@ -16,32 +16,25 @@ use tourbillon::{
 };
 
 use super::KeepError;
-use crate::sync::{Mutex, OnceLock, Origin};
+use super::task::{TaskWorkers, WorkerTask};
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Arc, Mutex, OnceLock, Origin};
 
 /// Names a timer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum TimerKey {
     /// The repeating timer of a registration, or of a caller that waits.
     Registration(u64),
-    /// The flush of a queue, by its number and epoch. The epoch changes when a flush is given up.
-    Flush(u64, u64),
-    /// The check whether a flush hangs, by the queue's number and the epoch.
-    Look(u64, u64),
-    /// A call to the store in the background, a wake-up, or releases that are tried again.
+    /// The flush of a queue, by its number.
+    Flush(u64),
+    /// A poll of a task, a wake-up, or releases that are tried again.
     Call(u64),
     /// The callback with the events of a registration.
     Tell(u64),
 }
 
-/// The number of flushes that may run or hang at one time. The other workers are left to the
-/// rounds.
-pub(super) const MAX_FLUSHES: usize = 240;
-/// The tasks for flushes of renewals, for up to 64 flushes of releases, and for rounds, that run at
-/// one time.
+/// The rounds and polls that run at one time. Polls do not block, unless those of a user's store do.
 const MAX_WORK: usize = 320;
-/// The other background calls that run at one time. If all of them hang, further calls wait, but
-/// renewals do not.
-const MAX_CALLS: usize = 64;
 /// The callbacks that run at one time. If all of them hang, further callbacks wait, but renewals do
 /// not.
 const MAX_CALLBACKS: usize = 16;
@@ -64,13 +57,16 @@ pub(crate) struct Timers {
     started: OnceLock<Started>,
     /// Held by the thread that starts the schedulers, so that only one does.
     starting: Mutex<()>,
+    /// The next number of a registration, a queue, a task or a wake-up.
+    numbers: AtomicU64,
+    /// Whether a test drives the scheduler, so that nothing happens while a caller waits.
+    stepped: bool,
     origin: Origin,
 }
 
 /// The schedulers, once they have started.
 struct Started {
     work: Handle<TimerKey>,
-    calls: Handle<TimerKey>,
     tell: Option<Handle<TimerKey>>,
     /// The schedulers to shut down at the end. Empty if a test drives the scheduler.
     owners: Vec<Scheduler<TimerKey>>,
@@ -84,6 +80,8 @@ impl Timers {
             callbacks,
             started: OnceLock::new(),
             starting: Mutex::new(()),
+            numbers: AtomicU64::new(0),
+            stepped: false,
             origin: Origin::here(),
         }
     }
@@ -91,10 +89,10 @@ impl Timers {
     /// Returns timers on a scheduler that a test drives.
     #[cfg(any(test, feature = "test-util"))]
     pub(super) fn stepped(clock: Clock, work: Handle<TimerKey>) -> Self {
-        let timers = Timers::new(clock, RunsOn::Usual, true);
+        let mut timers = Timers::new(clock, RunsOn::Usual, true);
+        timers.stepped = true;
         let started = Started {
             tell: Some(work.clone()),
-            calls: work.clone(),
             work,
             owners: Vec::new(),
         };
@@ -103,8 +101,29 @@ impl Timers {
         timers
     }
 
-    pub(super) fn clock(&self) -> &Clock {
+    pub(crate) fn clock(&self) -> &Clock {
         &self.clock
+    }
+
+    /// Whether this process is a forked copy of the process that built them. A copy has none of the
+    /// threads, and the locks of the schedulers may stay locked there.
+    pub(super) fn is_forked(&self) -> bool {
+        self.origin.is_elsewhere()
+    }
+
+    pub(crate) fn is_stepped(&self) -> bool {
+        self.stepped
+    }
+
+    /// Returns a number that nothing else on these timers has.
+    pub(super) fn number(&self) -> u64 {
+        // Relaxed: only the numbers must differ.
+        self.numbers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Returns a number that identifies these timers.
+    pub(crate) fn address(&self) -> usize {
+        std::ptr::from_ref(self).addr()
     }
 
     /// Starts the schedulers, unless they run already.
@@ -128,25 +147,20 @@ impl Timers {
     /// Builds the schedulers. If a later one can't start, the drop of the earlier ones ends them.
     fn build(&self) -> Result<Started, BuildError> {
         let work = self.scheduler(2, MAX_WORK)?;
-        let calls = self.scheduler(1, MAX_CALLS)?;
         let tell = self
             .callbacks
             .then(|| self.scheduler(1, MAX_CALLBACKS))
             .transpose()?;
         Ok(Started {
             work: work.handle(),
-            calls: calls.handle(),
             tell: tell.as_ref().map(Scheduler::handle),
-            owners: [Some(work), Some(calls), tell]
-                .into_iter()
-                .flatten()
-                .collect(),
+            owners: [Some(work), tell].into_iter().flatten().collect(),
         })
     }
 
     /// Builds one of them. `workers` is the number of its own workers, if it has threads of its own.
     ///
-    /// The schedulers share none then. So calls that hang leave the workers of the renewals alone,
+    /// The schedulers share none then. So callbacks that hang leave the workers of the renewals alone,
     /// also where the system refuses a thread, and on a manual clock that stands still.
     fn scheduler(
         &self,
@@ -242,14 +256,31 @@ impl Timers {
         }
     }
 
-    /// Runs `task` on a worker for calls. Returns false if the schedulers are not running.
-    pub(super) fn call(&self, number: u64, task: impl FnOnce() + Send + 'static) -> bool {
-        self.started.get().is_some_and(|started| {
-            let alarm = TimerKey::Call(number);
-            let called = started
-                .calls
-                .schedule(alarm, Duration::ZERO, move |_| task());
-            called.is_ok()
+    /// Makes workers poll `future` until it is ready. Returns false if there are no workers, and none
+    /// can be started.
+    pub(crate) fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) -> bool {
+        self.task_workers().is_some_and(|workers| {
+            let (work, alarm) = (workers.work.clone(), workers.alarm);
+            let task = WorkerTask::new(workers, future);
+            let armed = work.schedule(alarm, Duration::ZERO, move |_| task.poll());
+            armed.is_ok()
+        })
+    }
+
+    /// Polls `future` on this thread. Workers go on if it is pending.
+    pub(crate) fn poll_here(&self, future: impl Future<Output = ()> + Send + 'static) {
+        if let Some(workers) = self.task_workers() {
+            WorkerTask::new(workers, future).poll();
+        }
+    }
+
+    fn task_workers(&self) -> Option<PollsTask> {
+        if self.is_forked() || self.start().is_err() {
+            return None;
+        }
+        self.work().map(|work| PollsTask {
+            work: work.clone(),
+            alarm: TimerKey::Call(self.number()),
         })
     }
 
@@ -262,25 +293,24 @@ impl Timers {
         })
     }
 
-    /// Cancels a call or a wake-up that has not begun. Drops call this, also under a lock.
-    pub(super) fn cancel_call(&self, number: u64) {
-        if let Some(started) = self.started.get() {
-            // A call is armed on one scheduler and a wake-up on the other.
-            let (calls, work) = (started.calls.clone(), started.work.clone());
-            when_unlocked(move || {
-                let _ = calls.cancel(&TimerKey::Call(number));
-                let _ = work.cancel(&TimerKey::Call(number));
-            });
+    /// Wakes a task after `delay`. Returns the number that [`cancel_wake`](Self::cancel_wake) needs,
+    /// or `None` if there are no workers, and none can be started.
+    pub(crate) fn wake(&self, delay: Duration, waker: Waker) -> Option<u64> {
+        if self.is_forked() || self.start().is_err() {
+            return None;
         }
+        let number = self.number();
+        let armed = self
+            .work()?
+            .schedule(TimerKey::Call(number), delay, move |_| waker.wake());
+        armed.is_ok().then_some(number)
     }
 
-    /// Wakes a task after `delay`. Runs on the workers for renewals, since hanging calls may occupy
-    /// all of the others. If renewals and releases occupy all of these, another worker starts.
-    pub(super) fn wake(&self, number: u64, delay: Duration, waker: std::task::Waker) -> bool {
-        self.work().is_some_and(|work| {
-            let armed = work.schedule(TimerKey::Call(number), delay, move |_| waker.wake());
-            armed.is_ok()
-        })
+    /// Cancels a wake-up that has not begun.
+    pub(crate) fn cancel_wake(&self, number: u64) {
+        if !self.is_forked() {
+            self.cancel(TimerKey::Call(number));
+        }
     }
 
     /// Returns how late the timers of the renewals were.
@@ -298,7 +328,6 @@ impl Timers {
         let mut found = vec![("renewals", started.work.health())];
         // As for `armed`.
         if !started.owners.is_empty() {
-            found.push(("calls in the background", started.calls.health()));
             found.extend((started.tell.iter()).map(|tell| ("callbacks", tell.health())));
         }
         found
@@ -310,12 +339,28 @@ impl Timers {
             return 0;
         };
         let mut armed = started.work.len();
-        // A test drives only one scheduler, whose handle is all three.
+        // A test drives only one scheduler, whose handle is both.
         if !started.owners.is_empty() {
             armed += started.tell.as_ref().map_or(0, Handle::len);
-            armed += started.calls.len();
         }
         armed
+    }
+}
+
+/// Polls a task on the workers for renewals.
+struct PollsTask {
+    work: Handle<TimerKey>,
+    alarm: TimerKey,
+}
+
+impl TaskWorkers for PollsTask {
+    fn poll_soon(&self, task: Arc<WorkerTask<Self>>) {
+        let (work, alarm) = (self.work.clone(), self.alarm);
+        // The task may be woken under a lock, where nothing can be scheduled.
+        when_unlocked(move || {
+            // After the end of the scheduler nothing can go on, and the task is dropped.
+            let _ = work.schedule(alarm, Duration::ZERO, move |_| task.poll());
+        });
     }
 }
 

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use tourbillon::Time;
 
-use super::calling::Called;
 use super::error::LockError;
 use super::guard::LeaseGuard;
 use super::id::LeaseId;
 use super::inner::LeasesInner;
 use super::request::{AttemptOptions, Request};
+use crate::keep_alive::Called;
 use crate::store::{Acquired, StoreError, only};
 use crate::sync::Arc;
 

@@ -1,26 +1,22 @@
 //! The background queue of pending releases: one queue for each destination and range of leases,
 //! flushes that send the queued items in batches, and a tally of items that were not tried yet.
 //!
-//! The queues are of the same type as those of the renewals. The rounds of a registration check its
-//! renewal again and again, but nothing checks a release. So this module has a rule of its own in
-//! the place of QUEUE-2:
+//! The queues and their flushes are of the same types as those of the renewals (QUEUE-1, QUEUE-2).
 //!
-//! - **BACKGROUND-1** While items are queued, a flush of their queue runs or is armed, or a check
-//!   is armed, or the number of hanging flushes is at its bound. Three calls keep this rule.
-//!   Whoever queues an item arms a flush. So does a flush that returns and leaves items, also one
-//!   that was given up. And before a flush sends a batch, it arms a check for the moment from which
-//!   that batch is overdue. The check gives up a flush that hangs.
+//! - **BACKGROUND-1** Each queued item is sent. Whoever queues it arms a flush, after it is in the
+//!   queue. A queue is removed under the lock under which items are queued, and only if it is empty
+//!   and no flush of it runs.
 //! - **BACKGROUND-2** A thread that waits for the queue goes on when every item that entered before
 //!   has been tried. An item is counted before it is queued, and until the store has answered. The
 //!   thread leaves its unparker under the lock under which it has checked the count.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::future::Future;
 
 use tourbillon::{Clock, ClockParker, ClockUnparker, Time};
 
-use crate::keep_alive::{DestinationQueue, QueueKey};
-use crate::sync::{Arc, Mutex, catch_panic};
+use crate::keep_alive::{DestinationQueue, Flush, QueueKey};
+use crate::sync::{Arc, Mutex};
 
 /// What a [`BackgroundQueue`] needs from its owner. No method is called under a lock.
 pub(crate) trait Carrier<T> {
@@ -33,28 +29,16 @@ pub(crate) trait Carrier<T> {
     /// Returns the greatest number of items in one batch.
     fn most(&self) -> usize;
 
-    /// Returns how long the call for a batch may take.
-    fn limit(&self, queue_key: QueueKey) -> Duration;
+    /// Makes a worker begin a flush of the queue soon, which is a [`BackgroundQueue::flush`].
+    fn arm(&self, queue: &Arc<DestinationQueue<T>>);
 
-    /// Arms [`BackgroundQueue::flush`] to run soon, on a thread that may block. For one queue and
-    /// epoch only one flush runs at a time. A flush that is armed while another one runs follows
-    /// it.
-    fn arm(&self, queue: &Arc<DestinationQueue<T>>, epoch: u64);
-
-    /// Arms [`BackgroundQueue::look`] to run at `at`, unless
-    /// [`stops_looking`](Self::stops_looking) comes first.
-    fn looks_at(&self, queue: &Arc<DestinationQueue<T>>, epoch: u64, at: Time);
-
-    /// Cancels what [`looks_at`](Self::looks_at) has armed.
-    fn stops_looking(&self, queue: &Arc<DestinationQueue<T>>, epoch: u64);
-
-    /// Sends a batch. It may block or hang.
-    fn send(&self, queue_key: QueueKey, batch: Vec<T>, limit: Duration);
+    /// Sends a batch.
+    fn send(&self, queue_key: QueueKey, batch: Vec<T>) -> impl Future<Output = ()> + Send;
 }
 
 /// The items to send in the background, by destination.
 pub(crate) struct BackgroundQueue<T> {
-    /// Ordered, so that [`flush_here`](Self::flush_here) flushes in the same order each time.
+    /// Ordered, so that a test without threads flushes in the same order each time.
     queues: Mutex<BTreeMap<QueueKey, Arc<DestinationQueue<T>>>>,
 }
 
@@ -88,67 +72,33 @@ impl<T> BackgroundQueue<T> {
         }
     }
 
-    /// Arms a flush, unless one runs. Gives up one that hangs.
     fn arm(carrier: &impl Carrier<T>, queue: &Arc<DestinationQueue<T>>) {
-        if let Some(epoch) = queue.supervise(carrier.now()) {
-            carrier.arm(queue, epoch);
+        if queue.arms(carrier.now()) {
+            carrier.arm(queue);
         }
     }
 
-    /// Sends the items of a queue batch by batch. Begins no batch after `until`.
-    pub(crate) fn flush(
-        &self,
-        carrier: &impl Carrier<T>,
-        queue: &Arc<DestinationQueue<T>>,
-        epoch: u64,
-        until: Time,
-    ) {
-        // A panic must not keep the flush from reporting its end to the queue.
-        let _ = catch_panic(|| Self::send_all(carrier, queue, epoch, until));
-        carrier.stops_looking(queue, epoch);
-        queue.ended(epoch);
-        // Not by the answer of `ended`: a flush that was given up also has to arm another one,
-        // since the bound of hanging flushes may have held one back (BACKGROUND-1).
-        if queue.is_empty() {
-            self.sweep(queue);
-        } else {
-            Self::arm(carrier, queue);
-        }
-    }
-
-    /// Sends batches until the queue is empty, `until` has come, or the flush is given up.
-    fn send_all(
-        carrier: &impl Carrier<T>,
-        queue: &Arc<DestinationQueue<T>>,
-        epoch: u64,
-        until: Time,
-    ) {
-        let limit = carrier.limit(queue.queue_key);
+    /// Sends the items of a queue batch by batch, until it is empty. Begins no batch after `until`,
+    /// and leaves those to another flush.
+    pub(crate) async fn flush(&self, carrier: &impl Carrier<T>, mut flush: Flush<T>, until: Time) {
         loop {
-            let now = carrier.now();
-            let overdue = now + limit;
-            if now >= until || !queue.sends(epoch, overdue) {
+            if carrier.now() >= until {
+                let queue = Arc::clone(flush.queue());
+                drop(flush);
+                Self::arm(carrier, &queue);
                 return;
             }
-            let batch = queue.take(epoch, carrier.most(), |_| true);
+            let batch = flush.take(carrier.most(), |_| true);
             if batch.is_empty() {
-                return;
+                break;
             }
-            // Armed before the call that may hang. Nothing would notice it otherwise.
-            carrier.looks_at(queue, epoch, overdue);
-            carrier.send(queue.queue_key, batch, limit);
+            carrier.send(flush.queue().queue_key, batch).await;
         }
+        self.sweep(flush.queue());
     }
 
-    /// Gives up the present flush of a queue if its batch is overdue and other items wait.
-    pub(crate) fn look(&self, carrier: &impl Carrier<T>, queue: &Arc<DestinationQueue<T>>) {
-        if !queue.is_empty() {
-            Self::arm(carrier, queue);
-        }
-    }
-
-    /// Removes an empty queue. A queue with hanging flushes stays, since a new queue of the same
-    /// key would allow as many flushes to hang once more.
+    /// Removes an empty queue, unless a flush of it runs: a new queue of the same key would have a
+    /// second one.
     fn sweep(&self, queue: &Arc<DestinationQueue<T>>) {
         let mut queues = self.queues.lock();
         let present = queues.get(&queue.queue_key);
@@ -160,14 +110,9 @@ impl<T> BackgroundQueue<T> {
         }
     }
 
-    /// Runs the flushes on this thread. For leases that have no threads.
-    pub(crate) fn flush_here(&self, carrier: &impl Carrier<T>, until: Time) {
-        let queues: Vec<_> = self.queues.lock().values().cloned().collect();
-        for queue in queues {
-            if let Some(epoch) = queue.supervise(carrier.now()) {
-                self.flush(carrier, &queue, epoch, until);
-            }
-        }
+    /// Returns all queues.
+    pub(crate) fn queues(&self) -> Vec<Arc<DestinationQueue<T>>> {
+        self.queues.lock().values().cloned().collect()
     }
 }
 

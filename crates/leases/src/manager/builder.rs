@@ -12,10 +12,10 @@ use super::locks::Leases;
 use super::stats::{AcquireFailures, Asks};
 use crate::keep_alive::{BuildError, Event, KeepAlive, KeepAliveBuilder, random};
 use crate::store::{LeaseStore, WaitQueue};
+use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, AtomicUsize};
 #[cfg(any(test, feature = "test-util"))]
 use crate::sync::unique_number;
-use crate::sync::{Arc, Mutex};
 
 const LEASE: Duration = Duration::from_secs(30);
 /// How long the drop of a guard waits. A release usually takes less; its own limit is much longer.
@@ -178,9 +178,9 @@ impl LeasesBuilder {
     /// Runs on the threads of `runtime`, which others may share. The default is the runtime of the
     /// process, or [`own_threads`](Self::own_threads) with a manual clock.
     ///
-    /// A renewal or a release occupies a worker until the store has answered. So the
+    /// A renewal or a release occupies a worker only while its future is polled. So the
     /// [`max_workers`](tourbillon::RuntimeBuilder::max_workers) of the runtime should be more than
-    /// the number of these calls that may hang, and of other tasks that may block, at one time.
+    /// the number of other tasks that may block at one time.
     ///
     /// If the runtime was shut down, each attempt fails with
     /// [`LockError::Runtime`](crate::LockError::Runtime).
@@ -194,8 +194,7 @@ impl LeasesBuilder {
     /// let runtime = Runtime::builder().tickers(1).workers(2).build()?;
     /// let leases = Leases::builder(MemoryStore::new()).runtime(&runtime).build()?;
     /// let guard = leases.lock("report").wait()?;
-    /// // One for the renewals, and one for other calls in the background.
-    /// assert_eq!(runtime.stats().instances, 2);
+    /// assert_eq!(runtime.stats().instances, 1);
     /// # drop(guard);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -204,8 +203,8 @@ impl LeasesBuilder {
         self
     }
 
-    /// Runs on threads of their own: five, two more with a callback, and more while calls block.
-    /// They end with the leases, and with calls that hang. So renewals go on even where other
+    /// Runs on threads of their own: three, two more with a callback, and more while callbacks block.
+    /// They end with the leases, and with callbacks that hang. So renewals go on even where other
     /// tasks block all workers of a runtime and the system refuses a thread.
     ///
     /// # Examples
@@ -303,12 +302,12 @@ impl LeasesBuilder {
     /// [`BuildError`] names the invalid value.
     pub fn build(self) -> Result<Leases, BuildError> {
         self.check()?;
-        let (store, clock) = (Arc::clone(&self.store), self.clock.clone());
+        let store = Arc::clone(&self.store);
         let keep_alive = self.keep_alive.clock(self.clock.clone());
         let store_of = Arc::clone(&self.store);
         let keep_alive = keep_alive
             .destination(move |id: &LeaseId| store_of.destination(id.name()))
-            .build(move |batch| LeasesInner::renew(store.as_ref(), &clock, batch))?;
+            .build(move |batch| LeasesInner::renew(Arc::clone(&store), batch))?;
         let instance = instance(self.instance.as_deref(), random(), random());
         Ok(Leases::of(LeasesInner {
             store: self.store,
@@ -322,14 +321,11 @@ impl LeasesBuilder {
             waiting: WaitQueue::default(),
             background: BackgroundQueue::default(),
             releases: Arc::default(),
-            running_flushes: AtomicUsize::new(0),
-            leaving: Mutex::default(),
             released: AtomicU64::new(0),
             asks: Asks::default(),
             acquire_failures: AcquireFailures::default(),
             handles: AtomicUsize::new(0),
             end_limit: self.end_limit,
-            stepped: false,
         }))
     }
 
@@ -362,13 +358,13 @@ impl LeasesBuilder {
         seed: u64,
     ) -> Result<(Leases, crate::keep_alive::Steps), BuildError> {
         self.check()?;
-        let (store, clock) = (Arc::clone(&self.store), self.clock.clone());
+        let store = Arc::clone(&self.store);
         let keep_alive = self.keep_alive.clock(self.clock.clone());
         let store_of = Arc::clone(&self.store);
         let (keep_alive, steps) = keep_alive
             .destination(move |id: &LeaseId| store_of.destination(id.name()))
             .build_stepped(seed, move |batch| {
-                LeasesInner::renew(store.as_ref(), &clock, batch)
+                LeasesInner::renew(Arc::clone(&store), batch)
             })?;
         let inner = LeasesInner {
             store: self.store,
@@ -383,14 +379,11 @@ impl LeasesBuilder {
             waiting: WaitQueue::default(),
             background: BackgroundQueue::default(),
             releases: Arc::default(),
-            running_flushes: AtomicUsize::new(0),
-            leaving: Mutex::default(),
             released: AtomicU64::new(0),
             asks: Asks::default(),
             acquire_failures: AcquireFailures::default(),
             handles: AtomicUsize::new(0),
             end_limit: Duration::ZERO,
-            stepped: true,
         };
         Ok((Leases::of(inner), steps))
     }

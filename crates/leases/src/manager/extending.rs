@@ -5,11 +5,10 @@ use std::time::Duration;
 
 use tourbillon::reentrancy;
 
-use super::calling::without_threads;
 use super::error::LockError;
 use super::guard::{Lease, LeaseGuard};
 use super::lease_future::LeaseFuture;
-use crate::keep_alive::{Extending, Unextended, call_limit};
+use crate::keep_alive::{Extending, Unextended, call_limit, without_threads};
 use crate::store::{Outcome, Renewal, StoreError};
 use crate::sync::Arc;
 

@@ -1,6 +1,5 @@
 //! The part of leases that their handles and guards share.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -13,11 +12,10 @@ use super::request::Queued;
 use super::stats::{AcquireFailures, Asks, LeaseStats};
 use crate::keep_alive::{Batch, KeepAlive, KeepAliveStats, KeepOptions};
 use crate::store::{
-    Destination, Holder, LeaseStore, Mode, Outcome, Renewal, StoreError, StoreFuture, WaitQueue,
-    complete,
+    Holder, LeaseStore, Mode, Outcome, Renewal, StoreError, StoreFuture, WaitQueue,
 };
+use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use crate::sync::{Arc, Mutex};
 
 /// The shared part of [`Leases`](crate::Leases), its guards and its timers.
 pub(super) struct LeasesInner {
@@ -40,10 +38,6 @@ pub(super) struct LeasesInner {
     pub(super) background: BackgroundQueue<Queued>,
     /// The number of pending releases.
     pub(super) releases: Arc<Tally>,
-    /// The number of flushes of the background queue that run.
-    pub(super) running_flushes: AtomicUsize,
-    /// The number of callers of each destination that are being noted as gone.
-    pub(super) leaving: Mutex<BTreeMap<Destination, usize>>,
     /// The number of names that the store gave back.
     pub(super) released: AtomicU64,
     pub(super) asks: Asks,
@@ -52,8 +46,6 @@ pub(super) struct LeasesInner {
     pub(super) handles: AtomicUsize,
     /// How long the drop of the last handle waits.
     pub(super) end_limit: Duration,
-    /// Whether there are no threads, so that nothing happens while a caller waits.
-    pub(super) stepped: bool,
 }
 
 impl LeasesInner {
@@ -145,14 +137,12 @@ impl LeasesInner {
     }
 
     /// Renews a batch by a call to the store. This is the renewal function of the `KeepAlive`.
-    pub(super) fn renew(
-        store: &dyn LeaseStore,
-        clock: &Clock,
-        batch: &Batch<'_, LeaseId>,
+    pub(super) async fn renew(
+        store: Arc<dyn LeaseStore>,
+        batch: Batch<LeaseId>,
     ) -> Result<Vec<Outcome>, StoreError> {
         let renewals: Vec<_> = batch
             .entries()
-            .iter()
             .map(|entry| {
                 let id = entry.key();
                 let renewal = Renewal::new(id.name(), id.secret(), entry.lease());
@@ -162,7 +152,7 @@ impl LeasesInner {
             })
             .collect();
         let call = store.renew(batch.destination(), &renewals, batch.limit());
-        complete(clock, batch.limit(), call)
+        call.await
     }
 
     pub(super) fn stats(&self) -> LeaseStats {

@@ -28,8 +28,8 @@ use crate::sync::channel::Receiver;
 /// Clones share one manager. It has no threads of its own, and runs on the
 /// [runtime](tourbillon::Runtime) of the process, unless its builder is told of [another
 /// one](crate::LeasesBuilder::runtime) or to have [its own](crate::LeasesBuilder::own_threads).
-/// Each renewal or release occupies a worker until the store has answered, and each callback until
-/// it returns.
+/// A renewal or a release occupies a worker only while its future is polled, and a callback until it
+/// returns.
 ///
 /// Locks are not reentrant: a thread that asks again for a lock that it holds waits for itself.
 /// [`LeaseGuard::again`](crate::LeaseGuard::again) creates a second guard of a held lock.

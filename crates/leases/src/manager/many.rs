@@ -6,7 +6,6 @@ use std::time::Duration;
 use tourbillon::{Time, reentrancy};
 
 use super::attempt::{Attempt, LEAST_CALL};
-use super::calling::Called;
 use super::drop_wait;
 use super::error::{LockError, ReleaseError};
 use super::guard::{Lease, LeaseGuard, Unasked};
@@ -14,7 +13,7 @@ use super::inner::LeasesInner;
 use super::lease_future::LeaseFuture;
 use super::locks::Leases;
 use super::request::{AttemptOptions, PendingRelease, Request};
-use crate::keep_alive::{Loss, call_limit};
+use crate::keep_alive::{Called, Loss, call_limit};
 use crate::store::{Acquired, Destination, Released, StoreError};
 use crate::sync::Arc;
 

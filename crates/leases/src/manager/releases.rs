@@ -2,7 +2,7 @@
 //! without an answer, and releases that failed before. No caller waits for them, except a drop for
 //! a moment.
 //!
-//! They go through a [`BackgroundQueue`](super::background::BackgroundQueue) on the threads of the
+//! They go through a [`BackgroundQueue`](super::background::BackgroundQueue) on the workers of the
 //! renewals. A release that fails is tried again until the lease would have run out.
 
 use std::fmt;
@@ -13,12 +13,11 @@ use tourbillon::reentrancy::when_unlocked;
 use tourbillon::{Clock, Time};
 
 use super::background::Carrier;
-use super::calling::Called;
 use super::id::LeaseId;
 use super::inner::LeasesInner;
 use super::request::{PendingRelease, Queued, Request};
-use crate::keep_alive::{DestinationQueue, QueueKey, TimerKey, call_limit};
-use crate::store::{Destination, Released, StoreError, block_on, only};
+use crate::keep_alive::{Called, DestinationQueue, Flush, QueueKey, TimerKey, call_limit};
+use crate::store::{Destination, Released, StoreError, only};
 use crate::sync::atomic::Ordering;
 use crate::sync::channel::Sender;
 use crate::sync::{Arc, catch_panic};
@@ -30,13 +29,6 @@ const DOUBT: Duration = Duration::from_secs(60);
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 /// The first pause between two releases of a name that may still be granted.
 const SOON: Duration = Duration::from_millis(10);
-/// The number of flushes of releases that may run or hang at one time. The other threads are left
-/// to the renewals.
-const MOST_FLUSHES: usize = 64;
-/// The number of callers of one destination that may be noted as gone at one time.
-const MOST_LEAVING: usize = 8;
-/// The pause after which a flush tries again if [`MOST_FLUSHES`] others run.
-const BUSY: Duration = Duration::from_millis(50);
 
 impl LeasesInner {
     /// Gives a name back in the background. Tries again until every lease of it would have run out.
@@ -116,8 +108,10 @@ impl LeasesInner {
     /// Waits until every queued release has been tried once, or until `until` by this clock. Leases
     /// without threads try them on this thread.
     pub(super) fn settle(self: &Arc<Self>, clock: &Clock, until: Time) {
-        if self.stepped {
-            self.background.flush_here(self, until);
+        if self.keep_alive.timers().is_stepped() {
+            for queue in self.background.queues() {
+                flush_here(self, &queue, until);
+            }
         } else {
             self.releases.settled(clock, until);
         }
@@ -245,32 +239,16 @@ impl LeasesInner {
         let (inner, request) = (Arc::clone(self), Arc::clone(request));
         // The caller may be dropped under a lock, where nothing can be scheduled.
         when_unlocked(move || {
-            let (number, own) = (inner.keep_alive.number(), Arc::clone(&inner));
-            inner.keep_alive.call(number, move || own.leave(&request));
+            let own = Arc::clone(&inner);
+            inner.keep_alive.timers().spawn(async move {
+                let limit = call_limit(request.lease);
+                let leave = own.call_store(limit, |store| {
+                    store.leave(&request.name, &request.owner, limit)
+                });
+                // The outcome does not matter.
+                let _ = leave.await;
+            });
         });
-    }
-
-    /// Notes in the store that a caller has given up. Does nothing if [`MOST_LEAVING`] such calls
-    /// run for the destination: these hang, and the other workers are left to other destinations.
-    fn leave(&self, request: &Request) {
-        let destination = self.destination(&request.name);
-        {
-            let mut leaving = self.leaving.lock();
-            let running = leaving.entry(destination).or_default();
-            if *running == MOST_LEAVING {
-                return;
-            }
-            *running += 1;
-        }
-        let limit = call_limit(request.lease);
-        // The outcome does not matter.
-        let call = self.call_store(limit, |store| {
-            store.leave(&request.name, &request.owner, limit)
-        });
-        let _ = block_on(&self.clock, self.address(), call);
-        let mut leaving = self.leaving.lock();
-        *leaving.entry(destination).or_default() -= 1;
-        leaving.retain(|_, running| *running > 0);
     }
 
     /// Counts a name that the store gave back.
@@ -295,30 +273,21 @@ impl Carrier<Queued> for Arc<LeasesInner> {
         self.keep_alive.most()
     }
 
-    fn limit(&self, queue_key: QueueKey) -> Duration {
-        call_limit(queue_key.shortest())
+    fn arm(&self, queue: &Arc<DestinationQueue<Queued>>) {
+        // The timer keeps the leases alive, and so does the flush. So queued releases are sent even
+        // if the user has dropped all handles.
+        let (own, own_queue) = (Arc::clone(self), Arc::clone(queue));
+        let alarm = TimerKey::Flush(queue.number);
+        self.keep_alive.flush(alarm, Duration::ZERO, move || {
+            flush_here(&own, &own_queue, Time::MAX);
+        });
     }
 
-    fn arm(&self, queue: &Arc<DestinationQueue<Queued>>, epoch: u64) {
-        flush_after(self, queue, epoch, Duration::ZERO);
-    }
-
-    fn looks_at(&self, queue: &Arc<DestinationQueue<Queued>>, epoch: u64, at: Time) {
-        let (inner, own) = (Arc::clone(self), Arc::clone(queue));
-        let alarm = TimerKey::Look(queue.number, epoch);
-        let delay = at.since(self.clock.now());
-        self.keep_alive
-            .after(alarm, delay, move || inner.background.look(&inner, &own));
-    }
-
-    fn stops_looking(&self, queue: &Arc<DestinationQueue<Queued>>, epoch: u64) {
-        self.keep_alive.cancel(TimerKey::Look(queue.number, epoch));
-    }
-
-    fn send(&self, queue_key: QueueKey, mut batch: Vec<Queued>, limit: Duration) {
+    async fn send(&self, queue_key: QueueKey, mut batch: Vec<Queued>) {
+        let limit = call_limit(queue_key.shortest());
         let backs: Vec<_> = batch.iter().map(|release| &release.back).collect();
         let call = self.release_batch(queue_key.destination, &backs, limit);
-        let answers = block_on(&self.clock, self.address(), call);
+        let answers = call.await;
         // Releases with the same pause share a timer, so that they share a batch again.
         let mut later: Vec<(Duration, Vec<Queued>)> = Vec::new();
         for (mut release, answer) in batch.drain(..).zip(answers) {
@@ -341,29 +310,14 @@ impl Carrier<Queued> for Arc<LeasesInner> {
     }
 }
 
-/// Arms a flush of a queue after `delay`. The timer keeps the leases alive, so queued releases are
-/// sent even if the user has dropped all handles.
-fn flush_after(
-    inner: &Arc<LeasesInner>,
-    queue: &Arc<DestinationQueue<Queued>>,
-    epoch: u64,
-    delay: Duration,
-) {
-    let (own, own_queue) = (Arc::clone(inner), Arc::clone(queue));
-    let alarm = TimerKey::Flush(queue.number, epoch);
-    inner.keep_alive.flush(alarm, delay, move || {
-        // Relaxed: only a bound. Beyond it the flush is armed again: unlike a renewal, a release
-        // has no round that would do it (BACKGROUND-1).
-        let running = own.running_flushes.fetch_add(1, Ordering::Relaxed);
-        if running < MOST_FLUSHES {
-            own.background.flush(&own, &own_queue, epoch, Time::MAX);
-        } else {
-            flush_after(&own, &own_queue, epoch, BUSY);
-        }
-        // Relaxed: as above.
-        let before = own.running_flushes.fetch_sub(1, Ordering::Relaxed);
-        debug_assert!(before > 0, "a flush ends once");
-    });
+/// Begins a flush of a queue on this thread, unless one runs. It begins no batch after `until`.
+/// Workers go on if the store does not answer at once.
+fn flush_here(inner: &Arc<LeasesInner>, queue: &Arc<DestinationQueue<Queued>>, until: Time) {
+    if let Some(flush) = Flush::begin(queue) {
+        let own = Arc::clone(inner);
+        let timers = inner.keep_alive.timers();
+        timers.poll_here(async move { own.background.flush(&own, flush, until).await });
+    }
 }
 
 /// A user's handle of the leases, inside [`Leases`](crate::Leases) or a guard. The drop of the last

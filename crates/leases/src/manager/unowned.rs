@@ -5,8 +5,7 @@
 //! one. It does not own the inner part, either, except while it asks the store.
 
 use std::future::{Future, poll_fn};
-use std::pin::Pin;
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::Poll;
 use std::time::Duration;
 
 use tourbillon::{Time, reentrancy};
@@ -15,7 +14,7 @@ use super::error::LockError;
 use super::inner::LeasesInner;
 use super::locks::Leases;
 use crate::store::{Holder, StoreError};
-use crate::sync::{Arc, Mutex, Weak};
+use crate::sync::{Arc, Weak};
 
 /// Leases for a task in the background.
 #[derive(Clone)]
@@ -49,17 +48,11 @@ impl Leases {
 }
 
 impl UnownedLeases {
-    /// Runs a future on the workers for calls, until it is ready or the leases are gone. Returns
-    /// false if there are no workers.
+    /// Runs a future on the workers, until it is ready or the leases are gone. Returns false if there
+    /// are no workers.
     pub(crate) fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) -> bool {
-        let task = UnownedTask {
-            leases: self.clone(),
-            state: Mutex::new(UnownedState {
-                future: Some(Box::pin(future)),
-                again: false,
-            }),
-        };
-        Arc::new(task).arm()
+        let inner = self.0.upgrade();
+        inner.is_some_and(|inner| inner.keep_alive.timers().spawn(future))
     }
 
     /// Asks the store who holds a name. Returns `None` if the leases are closed or gone.
@@ -89,67 +82,13 @@ impl UnownedLeases {
                 return Poll::Ready(true);
             }
             // Not cancelled by a drop: it would only wake a task that is gone.
-            let alarm = inner
-                .keep_alive
-                .wake(until.since(now), context.waker().clone());
+            let timers = inner.keep_alive.timers();
+            let alarm = timers.wake(until.since(now), context.waker().clone());
             match alarm {
                 Some(_) => Poll::Pending,
                 None => Poll::Ready(false),
             }
         })
         .await
-    }
-}
-
-/// A future that the workers for calls poll. Its wakers keep it: if there are none left, nothing
-/// can go on, and it is dropped.
-struct UnownedTask {
-    leases: UnownedLeases,
-    state: Mutex<UnownedState>,
-}
-
-struct UnownedState {
-    /// `None` while it is polled, and after it was ready.
-    future: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
-    /// Whether it was woken while it was polled.
-    again: bool,
-}
-
-impl UnownedTask {
-    /// Arms a poll on a worker. Returns false if there is none.
-    fn arm(self: Arc<Self>) -> bool {
-        let inner = self.leases.0.upgrade();
-        inner.is_some_and(|inner| {
-            let number = inner.keep_alive.number();
-            inner.keep_alive.call(number, move || self.poll())
-        })
-    }
-
-    fn poll(self: Arc<Self>) {
-        let waker = Waker::from(Arc::clone(&self));
-        let mut state = self.state.lock();
-        let Some(mut future) = state.future.take() else {
-            // The worker that is polling it polls once more, so this one need not wait.
-            state.again = true;
-            return;
-        };
-        loop {
-            drop(state);
-            let polled = future.as_mut().poll(&mut Context::from_waker(&waker));
-            if polled.is_ready() {
-                return;
-            }
-            state = self.state.lock();
-            if !std::mem::take(&mut state.again) {
-                state.future = Some(future);
-                return;
-            }
-        }
-    }
-}
-
-impl Wake for UnownedTask {
-    fn wake(self: Arc<Self>) {
-        self.arm();
     }
 }

@@ -23,6 +23,14 @@ const BOUNDS: CallBounds = CallBounds {
     lists: 2,
 };
 
+/// The bounds of its renewals, which have threads of their own: other calls that hang must not cost
+/// leases. One call for a destination is under way at a time, and others may hang.
+pub(crate) const RENEWAL_BOUNDS: CallBounds = CallBounds {
+    all: 192,
+    of_one: 8,
+    lists: 0,
+};
+
 /// Lets async code use a store whose calls block.
 ///
 /// The task that awaits a call of [`Leases`](crate::Leases) also polls the store. A store whose
@@ -36,10 +44,11 @@ const BOUNDS: CallBounds = CallBounds {
 /// and fails with [`StoreError::Unavailable`]. The leases can't tell this error from a lost answer,
 /// so they also give back what such a call has asked for.
 ///
+/// Renewals have other threads than these: at most 192, and at most eight for one destination. So up
+/// to 23 destinations may hang, and the renewals of the others go on.
+///
 /// A thread that waits for the answer, as in [`wait`](crate::LeaseFuture::wait), calls the store
-/// itself. So do the workers of the leases, except for the calls of those who follow an
-/// [election](crate::Election::leaders). A call that is made in place needs no thread of the store,
-/// and the bounds do not hold for it.
+/// itself. Such a call needs no thread of the store, and the bounds do not hold for it.
 ///
 /// If a store of yours combines several such stores, a waiting thread makes their calls one after
 /// the other. Calls that your store polls with a waker of its own are made on threads.
@@ -121,18 +130,62 @@ pub struct BlockingStore<S>(Arc<BlockingShared<S>>);
 
 struct BlockingShared<S> {
     store: Arc<S>,
+    threads: StoreThreads,
+    renewals: StoreThreads,
+}
+
+/// Threads for calls that block. They end after the drop of this, and of their calls.
+pub(crate) struct StoreThreads {
     threads: Arc<CallThreads>,
     clock: Clock,
+}
+
+impl StoreThreads {
+    pub(crate) fn new(bounds: CallBounds) -> Self {
+        let clock = Clock::boottime();
+        StoreThreads {
+            threads: Arc::new(CallThreads::new(clock.clone(), bounds)),
+            clock,
+        }
+    }
+
+    /// Makes a call on a thread, with the rest of the limit.
+    pub(crate) async fn call<T: Send + 'static>(
+        &self,
+        lane: Lane,
+        limit: Duration,
+        call: impl FnOnce(Duration) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        if self.threads.is_forked() {
+            return Err(StoreError::Forked);
+        }
+        let clock = self.clock.clone();
+        let end = clock.now() + limit;
+        let run = move || {
+            let left = end.since(clock.now());
+            if left.is_zero() {
+                let what = format!("no thread began the call within {limit:?}");
+                return Err(StoreError::Unavailable(what));
+            }
+            call(left)
+        };
+        self.threads.hand_over(lane, run, start).await?
+    }
+}
+
+impl Drop for StoreThreads {
+    fn drop(&mut self) {
+        self.threads.close();
+    }
 }
 
 impl<S: LeaseStore> BlockingStore<S> {
     /// Wraps a store whose calls block.
     pub fn new(store: S) -> Self {
-        let clock = Clock::boottime();
         BlockingStore(Arc::new(BlockingShared {
             store: Arc::new(store),
-            threads: Arc::new(CallThreads::new(clock.clone(), BOUNDS)),
-            clock,
+            threads: StoreThreads::new(BOUNDS),
+            renewals: StoreThreads::new(RENEWAL_BOUNDS),
         }))
     }
 }
@@ -144,7 +197,7 @@ impl<S> BlockingStore<S> {
     }
 
     fn is_forked(&self) -> bool {
-        self.0.threads.is_forked()
+        self.0.threads.threads.is_forked()
     }
 }
 
@@ -154,10 +207,11 @@ impl<S: LeaseStore> BlockingStore<S> {
         Lane::To(self.destination(name))
     }
 
-    /// Makes a call. If a thread waits for the answer, `here` makes the call on it. Otherwise a
-    /// thread of the store runs what `there` returns, with the rest of the limit.
+    /// Makes a call. If a thread waits for the answer, `here` makes the call on it. Otherwise one of
+    /// `threads` runs what `there` returns, with the rest of the limit.
     fn call<'a, T, C, F>(
         &'a self,
+        threads: &'a StoreThreads,
         lane: Lane,
         limit: Duration,
         here: impl FnOnce(&'a S) -> StoreFuture<'a, T> + Send + 'a,
@@ -175,18 +229,9 @@ impl<S: LeaseStore> BlockingStore<S> {
             if is_waited_for().await {
                 return here(self.get()).await;
             }
-            let (clock, call) = (self.0.clock.clone(), there(Arc::clone(&self.0.store)));
-            let end = clock.now() + limit;
-            let run = move || {
-                let left = end.since(clock.now());
-                if left.is_zero() {
-                    let what = format!("no thread began the call within {limit:?}");
-                    return Err(StoreError::Unavailable(what));
-                }
-                complete(&clock, left, Box::pin(call(left)))
-            };
-            let threads = &self.0.threads;
-            threads.hand_over(lane, run, start).await?
+            let (clock, call) = (threads.clock.clone(), there(Arc::clone(&self.0.store)));
+            let run = move |left| complete(&clock, left, Box::pin(call(left)));
+            threads.call(lane, limit, run).await
         })
     }
 }
@@ -217,21 +262,33 @@ impl<S: LeaseStore> LeaseStore for BlockingStore<S> {
         limit: Duration,
     ) -> StoreFuture<'a, Vec<Result<Acquired, StoreError>>> {
         let here = move |store: &'a S| store.acquire(destination, batch, limit);
-        self.call(Lane::To(destination), limit, here, move |store| {
-            let own: Vec<_> = batch.iter().map(OwnedClaim::of).collect();
-            move |limit| async move {
-                let batch: Vec<_> = own.iter().map(OwnedClaim::get).collect();
-                store.acquire(destination, &batch, limit).await
-            }
-        })
+        self.call(
+            &self.0.threads,
+            Lane::To(destination),
+            limit,
+            here,
+            move |store| {
+                let own: Vec<_> = batch.iter().map(OwnedClaim::of).collect();
+                move |limit| async move {
+                    let batch: Vec<_> = own.iter().map(OwnedClaim::get).collect();
+                    store.acquire(destination, &batch, limit).await
+                }
+            },
+        )
     }
 
     fn leave<'a>(&'a self, name: &'a str, owner: &'a str, limit: Duration) -> StoreFuture<'a, ()> {
         let here = move |store: &'a S| store.leave(name, owner, limit);
-        self.call(self.lane(name), limit, here, move |store| {
-            let (name, owner) = (name.to_owned(), owner.to_owned());
-            move |limit| async move { store.leave(&name, &owner, limit).await }
-        })
+        self.call(
+            &self.0.threads,
+            self.lane(name),
+            limit,
+            here,
+            move |store| {
+                let (name, owner) = (name.to_owned(), owner.to_owned());
+                move |limit| async move { store.leave(&name, &owner, limit).await }
+            },
+        )
     }
 
     fn renew<'a>(
@@ -241,13 +298,19 @@ impl<S: LeaseStore> LeaseStore for BlockingStore<S> {
         limit: Duration,
     ) -> StoreFuture<'a, Vec<Outcome>> {
         let here = move |store: &'a S| store.renew(destination, batch, limit);
-        self.call(Lane::To(destination), limit, here, move |store| {
-            let own: Vec<_> = batch.iter().map(OwnedRenewal::of).collect();
-            move |limit| async move {
-                let batch: Vec<_> = own.iter().map(OwnedRenewal::get).collect();
-                store.renew(destination, &batch, limit).await
-            }
-        })
+        self.call(
+            &self.0.renewals,
+            Lane::To(destination),
+            limit,
+            here,
+            move |store| {
+                let own: Vec<_> = batch.iter().map(OwnedRenewal::of).collect();
+                move |limit| async move {
+                    let batch: Vec<_> = own.iter().map(OwnedRenewal::get).collect();
+                    store.renew(destination, &batch, limit).await
+                }
+            },
+        )
     }
 
     fn release<'a>(
@@ -257,21 +320,33 @@ impl<S: LeaseStore> LeaseStore for BlockingStore<S> {
         limit: Duration,
     ) -> StoreFuture<'a, Vec<Result<Released, StoreError>>> {
         let here = move |store: &'a S| store.release(destination, batch, limit);
-        self.call(Lane::To(destination), limit, here, move |store| {
-            let own: Vec<_> = batch.iter().map(OwnedHolding::of).collect();
-            move |limit| async move {
-                let batch: Vec<_> = own.iter().map(OwnedHolding::get).collect();
-                store.release(destination, &batch, limit).await
-            }
-        })
+        self.call(
+            &self.0.threads,
+            Lane::To(destination),
+            limit,
+            here,
+            move |store| {
+                let own: Vec<_> = batch.iter().map(OwnedHolding::of).collect();
+                move |limit| async move {
+                    let batch: Vec<_> = own.iter().map(OwnedHolding::get).collect();
+                    store.release(destination, &batch, limit).await
+                }
+            },
+        )
     }
 
     fn detach<'a>(&'a self, detach: &'a Detach<'a>, limit: Duration) -> StoreFuture<'a, Detached> {
         let here = move |store: &'a S| store.detach(detach, limit);
-        self.call(self.lane(detach.name), limit, here, move |store| {
-            let own = OwnedDetach::of(detach);
-            move |limit| async move { store.detach(&own.get(), limit).await }
-        })
+        self.call(
+            &self.0.threads,
+            self.lane(detach.name),
+            limit,
+            here,
+            move |store| {
+                let own = OwnedDetach::of(detach);
+                move |limit| async move { store.detach(&own.get(), limit).await }
+            },
+        )
     }
 
     fn resume<'a>(
@@ -280,18 +355,30 @@ impl<S: LeaseStore> LeaseStore for BlockingStore<S> {
         limit: Duration,
     ) -> StoreFuture<'a, Option<Resumed>> {
         let here = move |store: &'a S| store.resume(resume, limit);
-        self.call(self.lane(resume.name), limit, here, move |store| {
-            let own = OwnedResume::of(resume);
-            move |limit| async move { store.resume(&own.get(), limit).await }
-        })
+        self.call(
+            &self.0.threads,
+            self.lane(resume.name),
+            limit,
+            here,
+            move |store| {
+                let own = OwnedResume::of(resume);
+                move |limit| async move { store.resume(&own.get(), limit).await }
+            },
+        )
     }
 
     fn holder_of<'a>(&'a self, name: &'a str, limit: Duration) -> StoreFuture<'a, Option<Holder>> {
         let here = move |store: &'a S| store.holder_of(name, limit);
-        self.call(self.lane(name), limit, here, move |store| {
-            let name = name.to_owned();
-            move |limit| async move { store.holder_of(&name, limit).await }
-        })
+        self.call(
+            &self.0.threads,
+            self.lane(name),
+            limit,
+            here,
+            move |store| {
+                let name = name.to_owned();
+                move |limit| async move { store.holder_of(&name, limit).await }
+            },
+        )
     }
 
     fn list<'a>(
@@ -301,7 +388,7 @@ impl<S: LeaseStore> LeaseStore for BlockingStore<S> {
         limit: Duration,
     ) -> StoreFuture<'a, LockPage> {
         let here = move |store: &'a S| store.list(prefix, paging, limit);
-        self.call(Lane::Lists, limit, here, move |store| {
+        self.call(&self.0.threads, Lane::Lists, limit, here, move |store| {
             let (prefix, paging) = (prefix.to_owned(), paging.clone());
             move |limit| async move { store.list(&prefix, &paging, limit).await }
         })
@@ -319,12 +406,6 @@ impl<S: LeaseStore> LeaseStore for BlockingStore<S> {
 impl<S> Clone for BlockingStore<S> {
     fn clone(&self) -> Self {
         BlockingStore(Arc::clone(&self.0))
-    }
-}
-
-impl<S> Drop for BlockingShared<S> {
-    fn drop(&mut self) {
-        self.threads.close();
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tourbillon::Clock;
 
+use super::fault::Faults;
 pub use super::fault::{Fault, StoreCall};
 use super::group::reservation;
 use super::memory_state::MemoryState;
@@ -72,12 +73,10 @@ struct Shared {
     state: Mutex<MemoryState>,
     wait_queue: WaitQueue,
     destinations: u64,
-    faults: Mutex<Option<Arc<Injected>>>,
+    faults: Faults,
     origin: Origin,
 }
 
-/// A function that decides the fault of each call.
-type Injected = dyn Fn(&StoreCall<'_>) -> Fault + Send + Sync;
 
 impl MemoryStore {
     /// Creates a store on [`Clock::boottime`].
@@ -118,27 +117,26 @@ impl MemoryStore {
             state: Mutex::new(MemoryState::default()),
             wait_queue: WaitQueue::default(),
             destinations,
-            faults: Mutex::new(None),
+            faults: Faults::new(),
             origin: Origin::here(),
         }))
     }
 
     /// Calls `fault` before each call from now on. Its result decides what happens to the call.
     ///
-    /// `fault` runs on the caller's thread without a lock. So it may block, to imitate a call that
-    /// hangs, and it may panic. If the call is awaited, this blocks the task, unless the store is
-    /// wrapped in a [`BlockingStore`](crate::BlockingStore). The example of [`MemoryStore`] calls
-    /// this function.
+    /// `fault` runs on the thread that polls the call, without a lock. It may panic. If it blocks, it
+    /// blocks that thread. [`Fault::Hang`] imitates a call that hangs. The example of [`MemoryStore`]
+    /// calls this function.
     pub fn inject(&self, fault: impl Fn(&StoreCall<'_>) -> Fault + Send + Sync + 'static) {
         if !self.is_forked() {
-            *self.0.faults.lock() = Some(Arc::new(fault));
+            self.0.faults.set(Some(Arc::new(fault)));
         }
     }
 
-    /// Ends the injection of faults.
+    /// Ends the injection of faults. Calls that [hang](Fault::Hang) go on.
     pub fn heal(&self) {
         if !self.is_forked() {
-            *self.0.faults.lock() = None;
+            self.0.faults.set(None);
         }
     }
 
@@ -185,46 +183,13 @@ impl MemoryStore {
         self.0.origin.is_elsewhere()
     }
 
-    /// Asks the injected function, without holding the lock that protects it: the function may
-    /// block or replace itself.
-    fn fault(&self, call: &StoreCall<'_>) -> Fault {
-        let fault = self.0.faults.lock().clone();
-        fault.map_or(Fault::None, |fault| fault(call))
-    }
-
-    /// Returns the future of a call, which [executes](Self::execute) it when it is polled.
+    /// Returns the future of a call. `execute` gets the positions that fail, and their error.
     fn call<'a, T: Send + 'a>(
         &'a self,
         call: StoreCall<'a>,
         execute: impl FnOnce(&[usize], Option<StoreError>) -> T + Send + 'a,
     ) -> StoreFuture<'a, T> {
-        Box::pin(async move { self.execute(&call, execute) })
-    }
-
-    /// Executes a call as the injected fault says. `execute` gets the positions that fail, and
-    /// their error.
-    fn execute<T>(
-        &self,
-        call: &StoreCall<'_>,
-        execute: impl FnOnce(&[usize], Option<StoreError>) -> T,
-    ) -> Result<T, StoreError> {
-        if self.is_forked() {
-            return Err(StoreError::Forked);
-        }
-        match self.fault(call) {
-            Fault::None => Ok(execute(&[], None)),
-            Fault::Fail(error) => Err(error),
-            Fault::LoseAnswer(error) => {
-                execute(&[], None);
-                Err(error)
-            }
-            Fault::Then(then) => {
-                let answer = execute(&[], None);
-                then();
-                Ok(answer)
-            }
-            Fault::Some(which, error) => Ok(execute(&which, Some(error))),
-        }
+        Box::pin(self.0.faults.call(call, execute))
     }
 
     /// Grants the name, or says how long it is held or reserved.

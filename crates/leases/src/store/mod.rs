@@ -33,12 +33,16 @@ use std::time::Duration;
 pub(crate) use bell::Bell;
 #[cfg(not(loom))]
 pub use blocking_store::BlockingStore;
+#[cfg(not(loom))]
+pub(crate) use blocking_store::{RENEWAL_BOUNDS, StoreThreads};
 pub use call::StoreFuture;
+#[cfg(any(loom, feature = "postgres", feature = "redis"))]
+pub(crate) use call::complete;
 #[cfg(any(feature = "postgres", feature = "redis"))]
 pub(crate) use call::{Driver, may_drive};
-pub(crate) use call::{
-    block_on, complete, is_waited_for, may_block, only, parks_until, poll_in_place,
-};
+pub(crate) use call::{block_on, is_waited_for, may_block, only, parks_until, poll_in_place};
+#[cfg(not(loom))]
+pub(crate) use call_threads::Lane;
 pub(crate) use claim::LONGEST_NAME;
 pub use claim::{Acquired, Claim};
 pub use error::StoreError;
@@ -65,19 +69,16 @@ pub use wait_queue::WaitQueue;
 /// batch. All items of a batch belong to one destination.
 ///
 /// - A future is polled by the task that awaits a call of the leases, by the thread that waits for
-///   the call, or by a worker of the leases. If it needs the I/O or the timers of a tokio runtime,
-///   `TokioStore` (feature `tokio`) polls it in the context of that runtime. Without `TokioStore`
-///   awaited calls work in a task of tokio, but renewals fail.
-/// - A poll must not block the task that awaits the call. Wrap a store whose client blocks in a
-///   [`BlockingStore`].
-/// - Renewals and releases in the background are made on workers. Each call occupies its worker
-///   until the answer, whether it blocks or is pending. A call that hangs does not delay calls to
-///   other destinations. At most 240 calls for renewals run at one time, and 64 for batches of
-///   releases.
-/// - 64 more workers make the calls of [`leave`](Self::leave), at most eight for one destination,
-///   and poll those who follow an [election](crate::Election::leaders). A follower awaits
-///   [`holder_of`](Self::holder_of), so this call occupies its worker only during a poll. A
-///   [`BlockingStore`] makes it on a thread of its own.
+///   the call, or, for renewals and other calls in the background, by workers of the leases. If it
+///   needs the I/O or the timers of a tokio runtime, `TokioStore` (feature `tokio`) polls it in the
+///   context of that runtime. Without `TokioStore` awaited calls work in a task of tokio, but
+///   renewals fail.
+/// - A poll must not block. Wrap a store whose client blocks in a [`BlockingStore`]. Each poll that
+///   blocks keeps a worker of the leases, of which a destination has up to two for leases of about
+///   one length, and no limit ends the call.
+/// - For leases of about one length, each destination has one call for renewals and one for releases
+///   in the background at one time. A call that hangs does not delay calls to other destinations,
+///   however many hang.
 /// - A future that is pending when its `limit` is over is dropped, and the call counts as
 ///   [`StoreError::Unavailable`]. A future is also dropped with the task that awaits the call. It
 ///   must be safe to drop it at each `await`: a connection in the middle of an exchange must not be

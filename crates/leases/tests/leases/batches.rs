@@ -444,6 +444,7 @@ fn c158_r25_a_destination_that_fails_costs_only_its_own_locks() {
     }
 }
 
+/// Even if its polls block, which they must not, it has one worker.
 #[test]
 fn c158_r25_a_destination_that_hangs_costs_only_its_own_locks() {
     let world = threads_of(8, |builder| builder);
@@ -476,9 +477,7 @@ fn c158_r25_a_destination_that_hangs_costs_only_its_own_locks() {
         assert_eq!(guard.lost().loss(), Some(Loss::Expired));
         assert_eq!(guard.renewals(), 0);
     }
-    // Nor does it take all threads.
-    let hanging = hanging.load(SeqCst);
-    assert!((1..=5).contains(&hanging), "{hanging}");
+    assert_eq!(hanging.load(SeqCst), 1);
     // What can be done at another destination can be done at this one, when it answers again.
     gate.open();
     world.store.heal();
@@ -502,34 +501,28 @@ fn c158_r25_a_destination_that_hangs_costs_only_its_own_locks() {
     drop((again, good));
 }
 
-/// A call may take a sixth of the lease: then another one is tried beside it.
+/// A call may take a sixth of the lease: then another one is tried.
 #[test]
 fn c158_r26_a_call_that_hangs_once_costs_nothing() {
     let world = threads_of(1, |builder| builder);
-    let gate = Gate::default();
     let calls = Arc::new(AtomicUsize::new(0));
-    let (at_gate, count) = (gate.clone(), Arc::clone(&calls));
-    world.store.inject(move |call| {
-        if let StoreCall::Renew { .. } = call
-            && count.fetch_add(1, SeqCst) == 0
-        {
-            at_gate.pass();
-        }
-        Fault::None
+    let count = Arc::clone(&calls);
+    world.store.inject(move |call| match call {
+        StoreCall::Renew { .. } if count.fetch_add(1, SeqCst) == 0 => Fault::Hang,
+        _ => Fault::None,
     });
     let guards = lock_all(&world.leases, 50);
     world.hand.advance(12 * S);
     march(&world.hand, S, "it hangs", || calls.load(SeqCst) == 1);
     assert!(guards.iter().all(|guard| guard.renewals() == 0));
     let before = world.leases.now();
-    march(&world.hand, 6 * S, "all are renewed beside it", || {
+    march(&world.hand, 6 * S, "all are renewed after it", || {
         guards.iter().all(|guard| guard.renewals() >= 1)
     });
     let took = world.leases.now().since(before);
     assert!(took >= LEASE / 6 - 10 * MS, "{took:?}");
     assert!(world.leases.stats().given_up >= 1);
     assert!(all_held(&guards));
-    gate.open();
 }
 
 #[test]

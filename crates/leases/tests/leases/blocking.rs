@@ -223,13 +223,13 @@ fn calls_that_are_waited_for_block_their_own_thread_and_awaited_ones_do_not() {
     });
     let awaited = seen();
     let of_store = awaited.iter().filter(|name| *name == "tb-store").count();
-    // The guards are dropped, which a worker of the leases does.
-    assert!(of_store == 3 && awaited.len() >= 3, "{awaited:?}");
+    // The locks of the guards that were dropped may have been given back by then.
+    assert!(of_store >= 3 && of_store == awaited.len(), "{awaited:?}");
     // By a real clock: a busy machine may be late by two seconds.
     let renewed = leases.lock("e").lease(3 * S).wait().unwrap();
     seen();
     until("it is renewed", || renewed.renewals() > 0);
-    assert!(!seen().contains(&"tb-store".to_owned()));
+    assert!(seen().iter().all(|name| name == "tb-store"));
 }
 
 #[test]

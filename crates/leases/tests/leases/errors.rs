@@ -172,7 +172,9 @@ fn a_margin_leaves_room_for_renewals() {
 fn a_batch_has_room_for_one() {
     let none = Leases::builder(MemoryStore::new()).batch(0).build();
     assert!(matches!(none, Err(BuildError::Batch)));
-    let none = KeepAlive::<u32>::builder().batch(0).build(|_| Ok(vec![]));
+    let none = KeepAlive::<u32>::builder()
+        .batch(0)
+        .build(async |_| Ok(vec![]));
     assert!(matches!(none, Err(BuildError::Batch)));
 }
 
@@ -234,7 +236,9 @@ fn by_default_the_clock_counts_suspended_time() {
     let before = clock.now();
     let now = leases.now();
     assert!(before <= now && now <= clock.now());
-    let keep_alive = KeepAlive::<u32>::builder().build(|_| Ok(vec![])).unwrap();
+    let keep_alive = KeepAlive::<u32>::builder()
+        .build(async |_| Ok(vec![]))
+        .unwrap();
     assert!(keep_alive.now() >= now && keep_alive.now() <= clock.now());
     // And a lease is thirty seconds.
     let guard = leases.lock("a").at_once().wait().unwrap();

@@ -166,7 +166,7 @@ fn leases_that_are_closed_are_not_ready() {
 #[test]
 fn a_keep_alive_tells_of_its_renewals() {
     let (keep_alive, steps) = KeepAlive::<u32>::builder()
-        .build_stepped(1, |batch| {
+        .build_stepped(1, async |batch| {
             let fail = |key: &u32| match key {
                 0 => Outcome::Renewed,
                 _ => Outcome::Failed(StoreError::Unavailable("no peer".to_owned())),

@@ -14,7 +14,7 @@ use kit::{quiet, wait};
 use tourbillon::{Clock, ManualClock, Time};
 use tourbillon_leases::{
     Batch, Destination, Event, KeepAlive, KeepError, KeepGuard, KeepOptions, Loss, Outcome, Steps,
-    StoreError, What,
+    StoreError, What, blocking,
 };
 
 use crate::worlds::{LEASE, MARGIN, MS, S, down, is_lost, march};
@@ -23,13 +23,13 @@ type Answer = Result<Vec<Outcome>, StoreError>;
 
 fn stepped(
     seed: u64,
-    renew: impl Fn(&Batch<'_, u32>) -> Answer + Send + Sync + 'static,
+    renew: impl Fn(&Batch<u32>) -> Answer + Send + Sync + 'static,
 ) -> (KeepAlive<u32>, Steps) {
     let builder = KeepAlive::builder().destination(|key| Destination::new(u64::from(key / 1_000)));
-    builder.build_stepped(seed, renew).unwrap()
+    builder.build_stepped(seed, blocking(renew)).unwrap()
 }
 
-fn all_well(batch: &Batch<'_, u32>) -> Answer {
+fn all_well(batch: &Batch<u32>) -> Answer {
     Ok(vec![Outcome::Renewed; batch.len()])
 }
 
@@ -59,9 +59,7 @@ fn what_is_kept_is_renewed_after_a_third_of_its_own_lease() {
                     .zip(batch.entries())
                     .all(|(key, entry)| key == entry.key())
             );
-            assert!(
-                batch.limit() <= batch.entries().iter().map(|one| one.lease()).min().unwrap() / 6
-            );
+            assert!(batch.limit() <= batch.entries().map(|one| one.lease()).min().unwrap() / 6);
             all_well(batch)
         });
         let kept: Vec<_> = (1..=5)
@@ -99,13 +97,16 @@ fn each_call_gets_the_keys_of_one_destination_and_no_more_than_were_asked_for() 
     let calls = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&calls);
     let (keep_alive, steps) = builder
-        .build_stepped(1, move |batch| {
-            count.fetch_add(1, SeqCst);
-            assert!((1..=7).contains(&batch.len()));
-            let of = batch.destination().get();
-            assert!(batch.keys().all(|key| u64::from(key % 3) == of));
-            all_well(batch)
-        })
+        .build_stepped(
+            1,
+            blocking(move |batch| {
+                count.fetch_add(1, SeqCst);
+                assert!((1..=7).contains(&batch.len()));
+                let of = batch.destination().get();
+                assert!(batch.keys().all(|key| u64::from(key % 3) == of));
+                all_well(batch)
+            }),
+        )
         .unwrap();
     let kept = keep_all(&keep_alive, 0..100);
     assert_eq!(keep_alive.stats().destinations, 3);
@@ -219,13 +220,13 @@ fn r26_a_function_that_hangs_for_ever_holds_up_no_other_destination() {
     let keep_alive = KeepAlive::<u32>::builder()
         .clock(Clock::manual(&hand))
         .destination(|key| Destination::new(u64::from(key / 1_000)))
-        .build(move |batch| {
+        .build(blocking(move |batch| {
             if batch.destination().get() == 0 {
                 count.fetch_add(1, SeqCst);
                 at_gate.pass();
             }
             all_well(batch)
-        })
+        }))
         .unwrap();
     let events = keep_alive.events(1_000);
     let bad = keep_all(&keep_alive, 0..10);
@@ -293,7 +294,7 @@ fn r26_a_key_that_panics_when_an_answer_is_told_ends_no_series() {
     for seed in 0..5 {
         let touchy = Arc::new(AtomicBool::new(false));
         let (keep_alive, steps) = KeepAlive::<Touchy>::builder()
-            .build_stepped(seed, |batch| Ok(vec![Outcome::Renewed; batch.len()]))
+            .build_stepped(seed, async |batch| Ok(vec![Outcome::Renewed; batch.len()]))
             .unwrap();
         let events = keep_alive.events(10_000);
         let keep = |n| {
@@ -332,11 +333,11 @@ fn a_stop_waits_for_the_call_that_is_under_way_and_is_the_end() {
     let count = Arc::clone(&calls);
     let keep_alive = KeepAlive::<u32>::builder()
         .clock(Clock::manual(&hand))
-        .build(move |batch| {
+        .build(blocking(move |batch| {
             count.fetch_add(1, SeqCst);
             at_gate.pass();
             all_well(batch)
-        })
+        }))
         .unwrap();
     let kept = keep_alive.keep(1, LEASE).unwrap();
     hand.advance(12 * S);
@@ -491,10 +492,10 @@ fn it_is_kept_for_as_long_as_the_answer_lives_and_then_everything_is_gone() {
     let mark = Gone(Arc::clone(&gone));
     let keep_alive = KeepAlive::<u32>::builder()
         .clock(Clock::manual(&hand))
-        .build(move |batch| {
+        .build(blocking(move |batch| {
             let _ = &mark;
             all_well(batch)
-        })
+        }))
         .unwrap();
     let kept = keep_alive.clone().keep(1, LEASE).unwrap();
     assert!(format!("{keep_alive:?}").contains("kept: 1"));
@@ -509,7 +510,9 @@ fn it_is_kept_for_as_long_as_the_answer_lives_and_then_everything_is_gone() {
 
 #[test]
 fn a_watchdog_that_kept_nothing_is_closed_like_any_other() {
-    let keep_alive = KeepAlive::<u32>::builder().build(all_well).unwrap();
+    let keep_alive = KeepAlive::<u32>::builder()
+        .build(blocking(all_well))
+        .unwrap();
     assert_eq!(keep_alive.stats(), Default::default());
     assert_eq!(keep_alive.close(), 0);
     assert!(matches!(keep_alive.keep(1, LEASE), Err(KeepError::Closed)));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
-use tourbillon_leases::{KeepAlive, Outcome};
+use tourbillon_leases::{Batch, KeepAlive, Outcome, blocking};
 
 const LEASE: Duration = Duration::from_secs(30);
 
@@ -30,12 +30,15 @@ fn a_key_whose_clone_panics_is_renewed_like_the_others() {
         let renewed = Arc::new([const { AtomicUsize::new(0) }; 3]);
         let counts = Arc::clone(&renewed);
         let (keep_alive, steps) = KeepAlive::<Key>::builder()
-            .build_stepped(seed, move |batch| {
-                for key in batch.keys() {
-                    counts[key.number as usize].fetch_add(1, SeqCst);
-                }
-                Ok(vec![Outcome::Renewed; batch.len()])
-            })
+            .build_stepped(
+                seed,
+                blocking(move |batch: &Batch<Key>| {
+                    for key in batch.keys() {
+                        counts[key.number as usize].fetch_add(1, SeqCst);
+                    }
+                    Ok(vec![Outcome::Renewed; batch.len()])
+                }),
+            )
             .unwrap();
         let events = keep_alive.events(1_000);
         let panics = Arc::new(AtomicBool::new(false));

@@ -1,9 +1,9 @@
 //! Callers that give up, and the reservations that were made for them.
 
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use kit::gate::Gate;
 use kit::wait;
 use kit::wakes::{Wakes, poll};
 use tourbillon::{Clock, ManualClock, Time};
@@ -140,9 +140,8 @@ fn nothing_is_reserved_after_the_last_waiting_caller_has_left() {
     }
 }
 
-/// Those who give up are noted by the workers that also look for followers.
 #[test]
-fn a_destination_that_hangs_leaves_workers_to_the_followers_of_another_one() {
+fn notes_that_hang_hold_up_no_followers() {
     let world = threads_of(2, |builder| builder);
     let mut names = (0..).map(|at| format!("n{at}"));
     let mut name = |of| {
@@ -152,31 +151,33 @@ fn a_destination_that_hangs_leaves_workers_to_the_followers_of_another_one() {
     };
     let (bad, good) = (name(0), name(1));
     let _held = world.leases.lock(&bad).wait().unwrap();
-    let gate = Gate::default();
-    let at = gate.clone();
-    world.store.inject(move |call| {
-        if let StoreCall::Leave { .. } = call {
-            at.pass();
+    let left = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&left);
+    world.store.inject(move |call| match call {
+        StoreCall::Leave { .. } => {
+            count.fetch_add(1, SeqCst);
+            Fault::Hang
         }
-        Fault::None
+        _ => Fault::None,
     });
-    for _ in 0..100 {
+    for _ in 0..1_000 {
         let mut waits = world.leases.lock(&bad).into_future();
         assert!(poll(&mut waits, &Wakes::new()).is_pending());
     }
-    wait::until("as many hang as may", || {
-        world.hand.advance(MS);
-        gate.waiting() == 8
-    });
+    // Now and then a future gives its runtime a turn before it asks, and has nothing to note then.
+    wait::until("they hang", || left.load(SeqCst) >= 900);
     let election = world.leases.election(&*good);
     let leaders = election.leaders().unwrap();
     wait::until("it hears", || {
         world.hand.advance(MS);
         leaders.try_recv() == Ok(None)
     });
-    assert_eq!(gate.waiting(), 8);
-    gate.open();
-    wait::until("all go on", || gate.waiting() == 0);
+    // At their limit they end.
+    drop((leaders, election));
+    wait::until("none is left", || {
+        world.hand.advance(10 * MS);
+        world.leases.stats().armed <= 1
+    });
 }
 
 #[tokio::test]

@@ -21,6 +21,7 @@ mod election;
 mod errors;
 mod events;
 mod extending;
+mod flushes;
 #[cfg(feature = "tokio")]
 mod followed;
 mod futures;

@@ -21,9 +21,8 @@ fn of_both(name: &str) -> Metrics {
     let world = world_of(1, 1, |builder| builder.name(name));
     let _guard = world.leases.lock("a").at_once().wait().unwrap();
     let builder = KeepAlive::<u64>::builder().name(name);
-    let all_well =
-        |batch: &tourbillon_leases::Batch<'_, u64>| Ok(vec![Outcome::Renewed; batch.len()]);
-    let (keep_alive, _steps) = builder.build_stepped(1, all_well).unwrap();
+    let built = builder.build_stepped(1, async |batch| Ok(vec![Outcome::Renewed; batch.len()]));
+    let (keep_alive, _steps) = built.unwrap();
     let mut metrics = world.leases.metrics();
     metrics.extend(keep_alive.metrics());
     metrics

@@ -57,20 +57,39 @@ fn held(store: &MemoryStore, names: &[String]) -> usize {
     held.count()
 }
 
-/// What gives back hangs at the gate if `which` says so.
-fn hangs(store: &MemoryStore, gate: &Gate, which: impl Fn(&str) -> bool + Send + Sync + 'static) {
-    let gate = gate.clone();
+/// Calls that hang.
+#[derive(Clone)]
+struct Hanging(MemoryStore, Arc<AtomicUsize>);
+
+impl Hanging {
+    /// Waits until so many calls have begun to hang.
+    fn crowd(&self, calls: usize) {
+        until("they hang", || self.1.load(SeqCst) >= calls);
+    }
+
+    /// Lets them go on.
+    fn open(&self) {
+        self.0.heal();
+    }
+}
+
+/// What gives back hangs if `which` says so.
+fn hangs(store: &MemoryStore, which: impl Fn(&str) -> bool + Send + Sync + 'static) -> Hanging {
+    let hanging = Hanging(store.clone(), Arc::default());
+    let count = Arc::clone(&hanging.1);
     store.inject(move |call| {
         let hangs = match call {
             StoreCall::GiveBack { name, .. } => which(name),
             StoreCall::GiveBackMany { batch, .. } => batch.iter().any(|one| which(one.name)),
             _ => false,
         };
-        if hangs {
-            gate.pass();
+        count.fetch_add(usize::from(hangs), SeqCst);
+        match hangs {
+            true => Fault::Hang,
+            false => Fault::None,
         }
-        Fault::None
     });
+    hanging
 }
 
 #[test]
@@ -265,9 +284,8 @@ fn a_long_lease_is_given_back_for_as_long_as_its_acquire_may_arrive() {
 fn a_destination_that_hangs_delays_no_release_of_another() {
     let world = threads_of(2, |builder| builder.batch(1));
     let [bad, good] = [0, 1].map(|of| names_of(&world.store, of, 8));
-    let gate = Gate::default();
     let hanging = bad.clone();
-    hangs(&world.store, &gate, move |name| {
+    let gate = hangs(&world.store, move |name| {
         hanging.iter().any(|one| one == name)
     });
     let [bad_guards, good_guards] =
@@ -288,12 +306,11 @@ fn a_destination_that_hangs_delays_no_release_of_another() {
     });
 }
 
-/// A call that does not come back within its limit keeps those behind it for no longer than that.
+/// A call that has no answer within its limit keeps those behind it for no longer than that.
 #[test]
 fn a_call_that_hangs_delays_its_own_destination_until_its_limit() {
     let world = threads_of(1, |builder| builder.batch(1));
-    let gate = Gate::default();
-    hangs(&world.store, &gate, |name| name == "0");
+    let gate = hangs(&world.store, |name| name == "0");
     let names: Vec<_> = numbers(4).collect();
     let mut guards = lock_all(&world.leases, names.iter().cloned());
     drop(guards.remove(0));
@@ -307,35 +324,11 @@ fn a_call_that_hangs_delays_its_own_destination_until_its_limit() {
     until("their releases are counted", || {
         world.leases.stats().releases_queued == 1
     });
-    // When it comes back after all, that is the end of it.
+    // It is tried again, and the answer is the end of it.
     gate.open();
-    until("it is free, too", || held(&world.store, &names) == 0);
-    until("nothing is left", || {
-        let stats = world.leases.stats();
-        (stats.releases_queued, stats.armed) == (0, 0)
+    march(&world.hand, S, "it is free, too", || {
+        held(&world.store, &names) == 0
     });
-}
-
-/// As many as may hang do. What comes then waits for one of them to come back, and is not
-/// forgotten.
-#[test]
-fn what_waits_behind_calls_that_hang_goes_when_one_comes_back() {
-    let world = threads_of(1, |builder| builder.batch(1));
-    let gate = Gate::default();
-    hangs(&world.store, &gate, |name| name != "last");
-    let mut names: Vec<_> = numbers(3).collect();
-    for (at, name) in names.iter().enumerate() {
-        drop(world.leases.lock(name).at_once().wait().unwrap());
-        // Workers come by the clock of the leases.
-        march(&world.hand, S, "it hangs", || gate.waiting() == at + 1);
-        world.hand.advance(LEASE / 6);
-    }
-    names.push("last".to_owned());
-    drop(world.leases.lock("last").at_once().wait().unwrap());
-    world.hand.advance(LEASE);
-    assert!(world.leases.stats().releases_queued >= 4);
-    gate.open();
-    until("all are free", || held(&world.store, &names) == 0);
     until("nothing is left", || {
         let stats = world.leases.stats();
         (stats.releases_queued, stats.armed) == (0, 0)
@@ -408,8 +401,7 @@ mod awaited {
     fn the_drop_of_the_last_leases_waits_for_what_was_dropped_before() {
         for by_guard in [false, true] {
             let world = threads_of(1, |builder| builder.end_limit(60 * S));
-            let gate = Gate::default();
-            hangs(&world.store, &gate, |_| true);
+            let gate = hangs(&world.store, |_| true);
             let opener = thread::spawn({
                 let gate = gate.clone();
                 move || {
@@ -475,9 +467,8 @@ fn to_close_waits_also_for_what_was_dropped_before() {
 fn to_close_waits_for_no_destination_longer_than_its_limit() {
     let world = threads_of(2, |builder| builder);
     let [bad, good] = [0, 1].map(|of| names_of(&world.store, of, 150));
-    let gate = Gate::default();
     let hanging = bad.clone();
-    hangs(&world.store, &gate, move |name| {
+    let gate = hangs(&world.store, move |name| {
         hanging.iter().any(|one| one == name)
     });
     let all = bad.iter().chain(&good).cloned();
@@ -524,8 +515,7 @@ fn to_close_waits_for_one_attempt_each() {
 fn the_last_drop_waits_no_longer_than_it_may_and_loses_nothing() {
     for limit in [Duration::ZERO, 20 * MS] {
         let world = threads_of(1, |builder| builder.end_limit(limit));
-        let gate = Gate::default();
-        hangs(&world.store, &gate, |_| true);
+        let gate = hangs(&world.store, |_| true);
         let guards = lock_all(&world.leases, numbers(3));
         drop(guards);
         drop(world.leases);
@@ -541,8 +531,7 @@ fn the_last_drop_waits_no_longer_than_it_may_and_loses_nothing() {
 #[test]
 fn no_other_drop_waits() {
     let world = threads_of(1, |builder| builder.end_limit(3_600 * S));
-    let gate = Gate::default();
-    hangs(&world.store, &gate, |_| true);
+    let gate = hangs(&world.store, |_| true);
     let (other, guard) = (
         world.leases.clone(),
         world.leases.lock("b").at_once().wait().unwrap(),

@@ -159,7 +159,7 @@ fn an_acquire_under_a_lock_of_a_panicking_thread_fails() {
 #[test]
 fn what_a_watchdog_keeps_is_kept_no_more() {
     let keep_alive = KeepAlive::<u32>::builder()
-        .build(|batch| Ok(vec![Outcome::Renewed; batch.entries().len()]))
+        .build(async |batch| Ok(vec![Outcome::Renewed; batch.entries().len()]))
         .unwrap();
     in_every_way(
         || Box::new(keep_alive.keep(1, HOUR).unwrap()),
