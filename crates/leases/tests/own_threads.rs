@@ -1,9 +1,15 @@
 //! How many threads leases have. One test, since it counts those of the whole process.
 #![cfg(target_os = "linux")]
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
+
 use kit::wait::until;
 use tourbillon::{Clock, ManualClock, Runtime};
-use tourbillon_leases::{BlockingStore, Leases, MemoryStore};
+use tourbillon_leases::{
+    BlockingStore, Destination, KeepAlive, KeepGuard, Leases, MemoryStore, Outcome,
+};
 
 fn threads() -> usize {
     std::fs::read_dir("/proc/self/task").unwrap().count()
@@ -49,4 +55,67 @@ fn leases_have_no_threads_unless_they_are_told_to_and_then_end_them() {
     until("it has it without leases, too", || threads() == before + 1);
     drop(store);
     until("it has ended", || threads() == before);
+    ten_thousand_destinations_hang();
+}
+
+/// Calls that hang keep no thread, and their memory only until their limit.
+fn ten_thousand_destinations_hang() {
+    const HANG: u64 = 10_000;
+    let before = threads();
+    let (hand, hangs) = (ManualClock::new(), Arc::new(AtomicUsize::new(0)));
+    let clock = Clock::manual(&hand);
+    let hanging = Arc::clone(&hangs);
+    let sessions = KeepAlive::<u64>::builder()
+        .clock(clock)
+        .destination(|key| Destination::new(*key))
+        .build(move |batch| {
+            let hangs = batch.destination().get() < HANG;
+            let counts = hangs.then(|| Counted::new(&hanging));
+            async move {
+                if counts.is_some() {
+                    std::future::pending::<()>().await;
+                }
+                Ok(vec![Outcome::Renewed; batch.len()])
+            }
+        })
+        .unwrap();
+    let lease = Duration::from_secs(30);
+    let bad: Vec<_> = (0..HANG)
+        .map(|key| sessions.keep(key, lease).unwrap())
+        .collect();
+    let good: Vec<_> = (HANG..HANG + 10)
+        .map(|key| sessions.keep(key, lease).unwrap())
+        .collect();
+    hand.advance(lease * 2 / 5);
+    until("all hang, and the others do not", || {
+        hand.advance(Duration::from_millis(1));
+        let renewed = good.iter().all(|kept| kept.renewals() > 0);
+        renewed && hangs.load(SeqCst) == HANG as usize
+    });
+    // Its own three, and on a busy machine some more, which leave by the clock that stands still.
+    let own = threads() - before;
+    assert!(own < 16, "{own}");
+    assert!(bad.iter().all(KeepGuard::is_kept));
+    // At their limit they end.
+    drop(bad);
+    hand.advance(lease / 6);
+    until("no call is left", || hangs.load(SeqCst) == 0);
+    let armed = || sessions.stats().armed;
+    until("nor a timer of one", || armed() == good.len());
+}
+
+/// Counts itself while it is there.
+struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, SeqCst);
+        Counted(Arc::clone(count))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, SeqCst);
+    }
 }

@@ -1,7 +1,7 @@
 //! Leases in memory, and on servers.
 
 use std::fmt::Debug;
-use std::future::{Future, IntoFuture};
+use std::future::{Future, IntoFuture, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
@@ -24,6 +24,9 @@ use crate::child::{Report, in_copy};
 use crate::core::poll;
 
 const HAMMERS: usize = 4;
+/// The keys whose renewals are often under way.
+const FLIGHTS: usize = 8;
+const FLIGHT_LEASE: Duration = Duration::from_secs(3);
 /// What the original holds all the time.
 const WAITED_FOR: &str = "waited-for";
 /// The longest that the stores grant, and longer than a copy may take for a step: what waits for
@@ -41,6 +44,8 @@ struct Inherited<S: LeaseStore> {
     own: Leases,
     runtime: Runtime,
     /// On that runtime. The leases are on that of the process.
+    flights: KeepAlive<u64>,
+    wakers: Vec<Waker>,
     keep_alive: KeepAlive<u64>,
     kept: KeepGuard<u64>,
     waiting: Pin<Box<dyn Future<Output = Result<LeaseGuard, LockError>>>>,
@@ -115,6 +120,53 @@ struct Original<'a> {
     runtime: &'a Runtime,
     keep_alive: &'a KeepAlive<u64>,
     election: &'a Election,
+    flights: &'a Flights,
+}
+
+/// Keys of which some have a renewal that is pending at any time.
+struct Flights {
+    keep_alive: KeepAlive<u64>,
+    kept: Vec<KeepGuard<u64>>,
+    /// What would wake these renewals.
+    wakers: Arc<Mutex<Vec<Waker>>>,
+}
+
+impl Flights {
+    fn begin(runtime: &Runtime) -> Self {
+        let wakers = Arc::new(Mutex::new(Vec::new()));
+        let calls = [const { AtomicU64::new(0) }; FLIGHTS];
+        let leaves = Arc::clone(&wakers);
+        let keep_alive = KeepAlive::builder()
+            .runtime(runtime)
+            .destination(|key| Destination::new(*key))
+            .build(move |batch| {
+                // Every other call hangs until its limit.
+                let of = &calls[batch.destination().get() as usize];
+                let hangs = of.fetch_add(1, Ordering::SeqCst) % 2 == 0;
+                let leaves = Arc::clone(&leaves);
+                poll_fn(move |context| {
+                    if hangs {
+                        let waker = context.waker().clone();
+                        leaves.lock().expect("nobody panics").push(waker);
+                        return Poll::Pending;
+                    }
+                    Poll::Ready(Ok(vec![Outcome::Renewed; batch.len()]))
+                })
+            })
+            .expect("the options are good");
+        let keep = |key| keep_alive.keep(key, FLIGHT_LEASE).expect("it lives");
+        let kept = (0..FLIGHTS as u64).map(keep).collect();
+        Flights {
+            keep_alive,
+            kept,
+            wakers,
+        }
+    }
+
+    /// Takes what would wake the renewals. It is nobody's but theirs.
+    fn take_wakers(&self) -> Vec<Waker> {
+        std::mem::take(&mut *self.wakers.lock().expect("nobody panics"))
+    }
 }
 
 /// Forks beside threads that use leases of `store`. Copies get a store of their own by `open`, unless
@@ -134,7 +186,9 @@ pub(crate) fn run<S: LeaseStore + Clone + Debug>(
         .build(async |batch| Ok(vec![Outcome::Renewed; batch.len()]));
     let keep_alive = keep_alive.expect("the options are good");
     let election = leases.election("hammer");
+    let flights = Flights::begin(&runtime);
     let original = Original {
+        flights: &flights,
         election: &election,
         leases: &leases,
         own: &own,
@@ -168,6 +222,9 @@ pub(crate) fn run<S: LeaseStore + Clone + Debug>(
         }
         if ended.swap(true, Ordering::SeqCst) {
             wrong = wrong.or(Some("a thread of the original failed".to_owned()));
+        }
+        if !flights.kept.iter().all(KeepGuard::is_kept) {
+            wrong = wrong.or(Some("a renewal of the original went missing".to_owned()));
         }
         wrong
     })
@@ -265,6 +322,8 @@ fn one_copy<S: LeaseStore + Clone + Debug>(
             .wait()
             .expect("nobody else wants it"),
         guard,
+        flights: original.flights.keep_alive.clone(),
+        wakers: original.flights.take_wakers(),
         keep_alive: KeepAlive::clone(keep_alive),
         kept: keep_alive.keep(number as u64, LEASE).expect("it lives"),
         waiting: wait(),
@@ -290,8 +349,11 @@ fn one_copy<S: LeaseStore + Clone + Debug>(
         again,
         fixed,
         kept,
+        wakers,
         ..
     } = inherited.expect("only the copy takes it");
+    // These renewals have ended, or find nothing new.
+    wakers.into_iter().for_each(Waker::wake);
     let released = (
         guard.is_held(),
         again.release().wait(),
@@ -313,6 +375,8 @@ fn complaints<S: LeaseStore + Clone + Debug>(report: &mut Report, inherited: Inh
         fixed,
         own,
         runtime,
+        flights,
+        wakers,
         keep_alive,
         kept,
         mut waiting,
@@ -322,6 +386,12 @@ fn complaints<S: LeaseStore + Clone + Debug>(report: &mut Report, inherited: Inh
     } = inherited;
     its_elections(report, elections);
     let mut check = |what: &str, holds: bool, seen: &dyn Debug| report.check(what, holds, seen);
+
+    // Renewals that were under way. Nobody polls them here, and nothing is locked.
+    wakers.iter().for_each(Waker::wake_by_ref);
+    drop(wakers);
+    check("flights", flights.stats().kept == 0, &flights);
+    drop(flights);
 
     // The locks of the original.
     check("is_held", !guard.is_held() && !fixed.is_held(), &guard);
