@@ -3,7 +3,8 @@
 //! A renewal is due a third of the lease after the last successful request was sent. Jitter moves
 //! it by up to a fifth of that third, earlier or later, and is drawn anew every time. So leases
 //! that were taken at one moment spread, and the mean interval stays a third. Renewals that fall
-//! due within a fiftieth of the interval, or within 250 ms if that is shorter, are sent together.
+//! due within a fiftieth of the interval, or within 250 ms if that is shorter, are sent together. They
+//! fall due at multiples of a quarter of that time, so that their rounds share the wake-ups of threads.
 
 use std::time::Duration;
 
@@ -53,7 +54,15 @@ pub(super) fn late(lease: Duration) -> Duration {
 
 /// Returns when the next renewal is due after one that was sent at `sent` and succeeded.
 pub(super) fn next(sent: Time, lease: Duration, random: u64) -> Time {
-    sent + spread(interval(lease), random)
+    let due = (sent + spread(interval(lease), random)).as_nanos();
+    Time::from_nanos(due - due % grid(lease))
+}
+
+/// Returns the nanoseconds between two moments at which renewals fall due.
+fn grid(lease: Duration) -> u64 {
+    let nanos = window(lease).as_nanos() / 4;
+    // The window is short, so this fits.
+    (nanos as u64).max(1)
 }
 
 /// Returns when the next attempt is due after `failed` failed attempts in a row.
@@ -115,9 +124,12 @@ mod tests {
             sum += after;
             (least, most) = (least.min(after), most.max(after));
         }
-        assert!(least >= Duration::from_secs(8) && most <= Duration::from_secs(12));
-        assert!(least < Duration::from_millis(8_010) && most > Duration::from_millis(11_990));
-        let mean = sum / 10_000;
+        // Each is up to 50 ms earlier, so that others share its moment.
+        let grid = Duration::from_nanos(grid(LEASE));
+        assert_eq!(grid, Duration::from_millis(50));
+        assert!(least >= Duration::from_secs(8) - grid && most <= Duration::from_secs(12));
+        assert!(least < Duration::from_millis(8_010) && most >= Duration::from_secs(12) - 2 * grid);
+        let mean = sum / 10_000 + grid / 2;
         assert!(
             mean.abs_diff(Duration::from_secs(10)) < Duration::from_millis(50),
             "{mean:?}"

@@ -241,17 +241,29 @@ impl<K: Clone + Send + Sync + 'static> EventSink<K> {
         self.missed.fetch_add(events, Ordering::Relaxed);
     }
 
+    /// Whether there is a receiver of this event.
+    pub(super) fn hears(&self, what: &What) -> bool {
+        // Relaxed: see `subscribe`.
+        self.heard.load(Ordering::Relaxed) || self.traces(what)
+    }
+
+    fn traces(&self, what: &What) -> bool {
+        #[cfg(feature = "tracing")]
+        return self.trace.is_some() && what.is_warning();
+        #[cfg(not(feature = "tracing"))]
+        {
+            let _ = what;
+            false
+        }
+    }
+
     /// Makes the copies of an event for all receivers. Returns `None` if there are none. Runs the
     /// key's `Clone`, so it must be called without a lock.
     pub(super) fn prepare(&self, key: &K, at: Time, what: What) -> Option<Prepared<K>> {
-        #[cfg(feature = "tracing")]
-        let is_traced = self.trace.is_some() && what.is_warning();
-        #[cfg(not(feature = "tracing"))]
-        let is_traced = false;
-        // Relaxed: see `subscribe`.
-        if !self.heard.load(Ordering::Relaxed) && !is_traced {
+        if !self.hears(&what) {
             return None;
         }
+        let is_traced = self.traces(&what);
         // The key is cloned only here, after the hint, so that leases without receivers cost
         // nothing.
         let event = Event {

@@ -112,7 +112,7 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
         let mut limit = Duration::MAX;
         let mut going = Vec::with_capacity(batch.len());
         for registration in batch {
-            if let LeaseStatus::Held { until, .. } = registration.lease_state.look(sent) {
+            if let LeaseStatus::Held { until, .. } = registration.lease_state.status(sent) {
                 limit = limit
                     .min(cadence::call_limit(registration.lease))
                     .min(until.since(sent));
@@ -172,7 +172,7 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
             Called::Unanswered => {
                 let now = self.now();
                 for (registration, _) in flying.sent.iter() {
-                    if let LeaseStatus::Held { .. } = registration.lease_state.look(now) {
+                    if let LeaseStatus::Held { .. } = registration.lease_state.status(now) {
                         self.given_up(registration, now);
                     }
                 }
@@ -181,12 +181,12 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
         };
         // The renewal function is user code and may return too few outcomes. Each renewal in flight
         // needs one all the same.
-        let mut outcomes = outcomes.into_iter();
+        let (now, mut outcomes) = (self.now(), outcomes.into_iter());
         for (registration, in_flight) in flying.sent.iter() {
             let outcome = outcomes.next().unwrap_or_else(|| {
                 Outcome::Failed(StoreError::Unavailable("its outcome is missing".to_owned()))
             });
-            self.completed(registration, *in_flight, sent, outcome);
+            self.completed(registration, *in_flight, sent, now, outcome);
         }
         flying.is_over = true;
         false
@@ -198,24 +198,21 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
         registration: &Arc<Registration<K>>,
         in_flight: InFlight,
         sent: Time,
+        now: Time,
         outcome: Outcome,
     ) {
-        let now = self.now();
         match outcome {
             Outcome::Renewed => {
                 let until = sent + self.good_for(registration.lease);
-                if !registration.lease_state.complete_renewal(
-                    in_flight,
-                    now,
-                    RenewalOutcome::Renewed { until },
-                ) {
+                let renewed = RenewalOutcome::Renewed { until };
+                let Some(held) = registration.lease_state.complete(in_flight, now, renewed) else {
                     return;
-                }
+                };
                 count(&self.counts.renewed);
-                let renewals = registration.lease_state.renewals();
                 // The interval counts from `sent`, as the lease does: a slow answer must not cost
                 // time.
-                let due = cadence::next(sent, registration.lease, self.random(registration.number));
+                let random = self.random_at(registration.number, now);
+                let due = cadence::next(sent, registration.lease, random);
                 {
                     let mut plan = registration.plan.lock();
                     plan.due = due;
@@ -223,13 +220,12 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
                     plan.failing = None;
                     plan.warned = false;
                 }
-                // The holder may have stopped it meanwhile. Then its timer is cancelled already.
-                if let LeaseStatus::Held { until, ends } = registration.lease_state.look(now) {
-                    self.timers.move_to(registration.number, due.min(ends));
-                    self.tell(registration, What::Renewed { until, renewals });
-                    if self.alarm_after == Some(renewals) {
-                        self.tell(registration, What::HeldLong { renewals });
-                    }
+                // If the holder stops it meanwhile, there is no timer to move.
+                self.timers.move_to(registration.number, due.min(held.ends));
+                let (until, renewals) = (held.until, held.renewals);
+                self.tell(registration, What::Renewed { until, renewals });
+                if self.alarm_after == Some(renewals) {
+                    self.tell(registration, What::HeldLong { renewals });
                 }
             }
             Outcome::NotHeld => {
@@ -255,7 +251,7 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
     /// Plans the next attempt after a failed one. A failure never ends a registration.
     pub(super) fn failed(&self, registration: &Registration<K>, error: StoreError, now: Time) {
         count(&self.counts.failed);
-        let LeaseStatus::Held { until, ends } = registration.lease_state.look(now) else {
+        let LeaseStatus::Held { until, ends } = registration.lease_state.status(now) else {
             return;
         };
         let (next, attempts) = {
@@ -263,7 +259,7 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
             plan.failed = plan.failed.saturating_add(1);
             let since = plan.failing.take().map_or(now, |(since, _)| since);
             plan.failing = Some((since, error.to_string()));
-            let random = self.random(registration.number);
+            let random = self.random_at(registration.number, now);
             plan.due = cadence::retry(now, until, registration.lease, plan.failed, random);
             // The timer also has to wake the round that posts the warning.
             let risk = cadence::at_risk(until, registration.lease);

@@ -179,7 +179,12 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
 
     /// Returns a number that looks random, drawn from the seed, the time and `of`.
     pub(super) fn random(&self, of: u64) -> u64 {
-        splitmix64(self.seed ^ splitmix64(of) ^ self.now().as_nanos())
+        self.random_at(of, self.now())
+    }
+
+    /// Returns the [random](Self::random) number of a moment.
+    pub(super) fn random_at(&self, of: u64, now: Time) -> u64 {
+        splitmix64(self.seed ^ splitmix64(of) ^ now.as_nanos())
     }
 
     /// Registers a key and arms its timer. The same key may be registered more than once.
@@ -355,6 +360,9 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
 
     /// Posts an event of a registration, unless its loss was posted before.
     pub(super) fn tell(&self, registration: &Registration<K>, what: What) {
+        if !self.events.hears(&what) {
+            return;
+        }
         let last = matches!(what, What::Lost(_));
         // A key's `Clone` and `Drop` are user code. A panic costs this event, but no other
         // registration its renewal.
@@ -384,7 +392,7 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
     /// the next round is (RENEW-1).
     fn round(self: &Arc<Self>, registration: &Arc<Registration<K>>) -> Next {
         let now = self.now();
-        let LeaseStatus::Held { until, ends } = registration.lease_state.look(now) else {
+        let LeaseStatus::Held { until, ends } = registration.lease_state.status(now) else {
             return Next::Stop;
         };
         if !registration.renewed {

@@ -113,6 +113,16 @@ pub(crate) enum Stopped {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct InFlight(u64);
 
+/// A lease that is held after the outcome of a renewal.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct StillHeld {
+    /// As those of [`LeaseStatus::Held`].
+    pub(crate) until: Time,
+    pub(crate) ends: Time,
+    /// The number of renewals that have succeeded.
+    pub(crate) renewals: u64,
+}
+
 /// How a renewal ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum RenewalOutcome {
@@ -233,6 +243,12 @@ impl LeaseState {
         if self.is_forked() {
             return LeaseStatus::Lost(Loss::Forked);
         }
+        self.status(now)
+    }
+
+    /// Looks like [`look`](Self::look), for rounds and flushes: a forked copy has none of their
+    /// threads, so they save the system call.
+    pub(crate) fn status(&self, now: Time) -> LeaseStatus {
         let state = self.state.lock();
         // The first caller after the end finds the loss, so no thread has to run in time for it.
         if state.stage == Stage::Held
@@ -284,6 +300,17 @@ impl LeaseState {
         now: Time,
         outcome_of_renewal: RenewalOutcome,
     ) -> bool {
+        let held = self.complete(in_flight, now, outcome_of_renewal);
+        held.is_some()
+    }
+
+    /// Applies an outcome as [`complete_renewal`](Self::complete_renewal) does. Returns what is held.
+    pub(crate) fn complete(
+        &self,
+        in_flight: InFlight,
+        now: Time,
+        outcome_of_renewal: RenewalOutcome,
+    ) -> Option<StillHeld> {
         let mut state = self.state.lock();
         // Another renewal may be in flight if this one was given up. Then the waiting threads wait
         // for that one.
@@ -295,7 +322,7 @@ impl LeaseState {
             state.in_flight = None;
             waiting = std::mem::take(&mut state.waiters);
         }
-        let mut goes_on = false;
+        let mut held = None;
         if state.stage == Stage::Held {
             // The clock comes first: an answer after the end revives nothing (LEASE-1).
             let loss = match (state.overdue(now), outcome_of_renewal) {
@@ -313,7 +340,11 @@ impl LeaseState {
             match loss {
                 Some(loss) => self.lose(state, loss),
                 None => {
-                    goes_on = true;
+                    held = Some(StillHeld {
+                        until: state.until,
+                        ends: state.ends(),
+                        renewals: state.renewals,
+                    });
                     drop(state);
                 }
             }
@@ -322,7 +353,7 @@ impl LeaseState {
         }
         // Both branches have released the lock. A woken thread takes it at once.
         wake_all(waiting);
-        goes_on
+        held
     }
 
     /// Whether this renewal is in flight and was not given up.
