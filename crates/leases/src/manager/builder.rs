@@ -8,6 +8,7 @@ use tourbillon::{Clock, Runtime};
 use super::background::BackgroundQueue;
 use super::id::LeaseId;
 use super::inner::LeasesInner;
+use super::leaving::Leaving;
 use super::locks::Leases;
 use super::stats::{AcquireFailures, Asks};
 use crate::keep_alive::{BuildError, Event, KeepAlive, KeepAliveBuilder, random};
@@ -320,6 +321,7 @@ impl LeasesBuilder {
             drop_limit: DROP_LIMIT,
             waiting: WaitQueue::default(),
             background: BackgroundQueue::default(),
+            leaving: Leaving::default(),
             releases: Arc::default(),
             released: AtomicU64::new(0),
             asks: Asks::default(),
@@ -378,6 +380,7 @@ impl LeasesBuilder {
             drop_limit: Duration::ZERO,
             waiting: WaitQueue::default(),
             background: BackgroundQueue::default(),
+            leaving: Leaving::default(),
             releases: Arc::default(),
             released: AtomicU64::new(0),
             asks: Asks::default(),

@@ -8,6 +8,7 @@ use tourbillon::{Clock, reentrancy};
 use super::background::{BackgroundQueue, Tally};
 use super::error::LockError;
 use super::id::LeaseId;
+use super::leaving::Leaving;
 use super::request::Queued;
 use super::stats::{AcquireFailures, Asks, LeaseStats};
 use crate::keep_alive::{Batch, KeepAlive, KeepAliveStats, KeepOptions};
@@ -36,6 +37,8 @@ pub(super) struct LeasesInner {
     pub(super) waiting: WaitQueue,
     /// The pending releases.
     pub(super) background: BackgroundQueue<Queued>,
+    /// The callers of each destination that are being noted as gone.
+    pub(super) leaving: Leaving,
     /// The number of pending releases.
     pub(super) releases: Arc<Tally>,
     /// The number of names that the store gave back.

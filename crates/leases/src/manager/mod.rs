@@ -6,7 +6,7 @@
 //! | `builder.rs`, `locks.rs`, `inner.rs` | [`Leases`], its options, and what handles and guards share |
 //! | `acquisition.rs`, `acquire.rs`, `attempt.rs`, `many.rs`, `all.rs`, `stop.rs`, `pausing.rs` | how a lock is acquired: the options, the loop, one attempt, many names at once, and how a wait is ended |
 //! | `guard.rs`, `id.rs`, `extending.rs` | the guard of a held lock |
-//! | `releases.rs`, `background.rs`, `request.rs`, `drop_wait.rs` | how a lock is given back, also when nobody waits for it |
+//! | `releases.rs`, `background.rs`, `leaving.rs`, `request.rs`, `drop_wait.rs` | how a lock is given back, also when nobody waits for it |
 //! | `hand_over.rs`, `ticket.rs` | how a lock goes to another process |
 //! | `calling.rs`, `lease_future.rs`, `bell.rs`, `amid_wait.rs` | calls as futures, and what wakes them |
 //! | `unowned.rs` | what runs in the background and does not keep the leases |
@@ -30,6 +30,7 @@ mod health;
 mod id;
 mod inner;
 mod lease_future;
+mod leaving;
 mod listing;
 mod locks;
 mod many;

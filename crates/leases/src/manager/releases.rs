@@ -234,13 +234,21 @@ impl LeasesInner {
     }
 
     /// Notes in the store, on a worker, that a caller which waited has given up. If that fails, or
-    /// is not reached, the reservation runs out after some milliseconds.
+    /// many such calls run for the destination, the reservation runs out after some milliseconds.
     pub(super) fn leave_later(self: &Arc<Self>, request: &Arc<Request>) {
+        // The original process has the reservation.
+        if self.keep_alive.is_forked() {
+            return;
+        }
+        let Some(leaves) = self.leaving.begin(self.destination(&request.name)) else {
+            return;
+        };
         let (inner, request) = (Arc::clone(self), Arc::clone(request));
         // The caller may be dropped under a lock, where nothing can be scheduled.
         when_unlocked(move || {
             let own = Arc::clone(&inner);
             inner.keep_alive.timers().spawn(async move {
+                let _leaves = leaves;
                 let limit = call_limit(request.lease);
                 let leave = own.call_store(limit, |store| {
                     store.leave(&request.name, &request.owner, limit)

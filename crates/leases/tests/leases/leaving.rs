@@ -140,8 +140,9 @@ fn nothing_is_reserved_after_the_last_waiting_caller_has_left() {
     }
 }
 
+/// Those who give up are noted by the workers that also look for followers.
 #[test]
-fn notes_that_hang_hold_up_no_followers() {
+fn a_destination_that_hangs_leaves_workers_to_the_followers_of_another_one() {
     let world = threads_of(2, |builder| builder);
     let mut names = (0..).map(|at| format!("n{at}"));
     let mut name = |of| {
@@ -164,19 +165,24 @@ fn notes_that_hang_hold_up_no_followers() {
         let mut waits = world.leases.lock(&bad).into_future();
         assert!(poll(&mut waits, &Wakes::new()).is_pending());
     }
-    // Now and then a future gives its runtime a turn before it asks, and has nothing to note then.
-    wait::until("they hang", || left.load(SeqCst) >= 900);
+    wait::until("as many hang as may", || left.load(SeqCst) == 8);
     let election = world.leases.election(&*good);
     let leaders = election.leaders().unwrap();
     wait::until("it hears", || {
         world.hand.advance(MS);
         leaders.try_recv() == Ok(None)
     });
-    // At their limit they end.
+    assert_eq!(left.load(SeqCst), 8);
+    // At their limit they end, and leave their places to others.
     drop((leaders, election));
     wait::until("none is left", || {
         world.hand.advance(10 * MS);
         world.leases.stats().armed <= 1
+    });
+    wait::until("another one is noted", || {
+        let mut waits = world.leases.lock(&bad).into_future();
+        assert!(poll(&mut waits, &Wakes::new()).is_pending());
+        left.load(SeqCst) > 8
     });
 }
 
