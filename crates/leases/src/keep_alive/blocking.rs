@@ -2,17 +2,17 @@
 
 use super::batch::Batch;
 use crate::store::{
-    Lane, Outcome, RENEWAL_BOUNDS, StoreError, StoreFuture, StoreThreads, is_waited_for,
+    BACKGROUND_BOUNDS, Lane, Outcome, StoreError, StoreFuture, StoreThreads, is_waited_for,
 };
 use crate::sync::Arc;
 
 /// Returns a renewal function that calls one which blocks, on threads of its own.
 ///
 /// A thread starts when a call needs it, and ends after ten seconds without a call. At most 192 calls
-/// run at one time, at most eight of them for one [`Destination`](crate::Destination). A call that
+/// run at one time, at most three of them for one [`Destination`](crate::Destination). A call that
 /// gets no thread within its [limit](Batch::limit) is not made, and fails with
 /// [`StoreError::Unavailable`]. A call that hangs keeps its thread, and counts as failed from its limit
-/// on. So up to 23 destinations may hang, and the others have threads.
+/// on. So up to 63 destinations may hang, and the others have threads.
 ///
 /// A `KeepAlive` that a test [steps](crate::KeepAliveBuilder::build_stepped) calls the function in
 /// place.
@@ -37,16 +37,21 @@ where
     K: Send + Sync + 'static,
     F: Fn(&Batch<K>) -> Result<Vec<Outcome>, StoreError> + Send + Sync + 'static,
 {
-    let (renew, threads) = (Arc::new(renew), StoreThreads::new(RENEWAL_BOUNDS));
+    let (renew, threads) = (Arc::new(renew), StoreThreads::new(BACKGROUND_BOUNDS));
     let threads = Arc::new(threads);
-    move |batch| {
+    move |mut batch: Batch<K>| {
         let (renew, threads) = (Arc::clone(&renew), Arc::clone(&threads));
         Box::pin(async move {
             if is_waited_for().await {
                 return renew(&batch);
             }
             let (lane, limit) = (Lane::To(batch.destination()), batch.limit());
-            threads.call(lane, limit, move |_| renew(&batch)).await
+            let call = threads.call(lane, limit, move |left| {
+                // A thread may begin late.
+                batch.limit = left;
+                renew(&batch)
+            });
+            call.await
         })
     }
 }

@@ -13,6 +13,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Wake, Waker};
 
+use crate::store::poll_in_background;
 use crate::sync::{Arc, Mutex, Origin, catch_panic};
 
 /// The threads that poll a task.
@@ -66,7 +67,9 @@ impl<W: TaskWorkers> WorkerTask<W> {
             return;
         };
         let waker = Waker::from(Arc::clone(self));
-        let polled = catch_panic(|| future.as_mut().poll(&mut Context::from_waker(&waker)));
+        let polled = catch_panic(|| {
+            poll_in_background(|| future.as_mut().poll(&mut Context::from_waker(&waker)))
+        });
         if polled != Ok(Poll::Pending) {
             // Its drop may be user code, such as that of a key.
             let _ = catch_panic(|| drop(future));

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tourbillon::Clock;
 
-use super::call::{complete, is_waited_for};
+use super::call::{complete, is_in_background, is_waited_for};
 use super::call_threads::{CallBounds, CallThreads, Lane};
 use super::owned::{OwnedClaim, OwnedDetach, OwnedHolding, OwnedRenewal, OwnedResume};
 use super::{
@@ -23,12 +23,13 @@ const BOUNDS: CallBounds = CallBounds {
     lists: 2,
 };
 
-/// The bounds of its renewals, which have threads of their own: other calls that hang must not cost
-/// leases. One call for a destination is under way at a time, and others may hang.
-pub(crate) const RENEWAL_BOUNDS: CallBounds = CallBounds {
+/// The bounds of its renewals, and also those of its other calls in the background. Each have threads
+/// of their own: other calls that hang must not cost leases, nor keep locks held. For leases of about
+/// one length, one call for a destination is under way at a time, and two more may hang.
+pub(crate) const BACKGROUND_BOUNDS: CallBounds = CallBounds {
     all: 192,
-    of_one: 8,
-    lists: 0,
+    of_one: 3,
+    lists: 1,
 };
 
 /// Lets async code use a store whose calls block.
@@ -42,10 +43,13 @@ pub(crate) const RENEWAL_BOUNDS: CallBounds = CallBounds {
 /// at most two [list](LeaseStore::list) locks. So one or two destinations that hang leave threads
 /// to the others, and three leave none. A call that gets no thread within its limit is not made,
 /// and fails with [`StoreError::Unavailable`]. The leases can't tell this error from a lost answer,
-/// so they also give back what such a call has asked for.
+/// so they also give back what such a call has asked for. The looks for those who follow a lock run
+/// on these threads, too.
 ///
-/// Renewals have other threads than these: at most 192, and at most eight for one destination. So up
-/// to 23 destinations may hang, and the renewals of the others go on.
+/// Renewals in the background have other threads than these, and so have releases in the background
+/// together with notes that a caller has left: at most 192 for each of both, and at most three of
+/// them for one destination. So up to 63 destinations may hang, and the renewals and releases of the
+/// others go on.
 ///
 /// A thread that waits for the answer, as in [`wait`](crate::LeaseFuture::wait), calls the store
 /// itself. Such a call needs no thread of the store, and the bounds do not hold for it.
@@ -131,7 +135,10 @@ pub struct BlockingStore<S>(Arc<BlockingShared<S>>);
 struct BlockingShared<S> {
     store: Arc<S>,
     threads: StoreThreads,
+    /// For renewals in the background.
     renewals: StoreThreads,
+    /// For releases in the background, and notes that a caller has left.
+    releases: StoreThreads,
 }
 
 /// Threads for calls that block. They end after the drop of this, and of their calls.
@@ -185,7 +192,8 @@ impl<S: LeaseStore> BlockingStore<S> {
         BlockingStore(Arc::new(BlockingShared {
             store: Arc::new(store),
             threads: StoreThreads::new(BOUNDS),
-            renewals: StoreThreads::new(RENEWAL_BOUNDS),
+            renewals: StoreThreads::new(BACKGROUND_BOUNDS),
+            releases: StoreThreads::new(BACKGROUND_BOUNDS),
         }))
     }
 }
@@ -207,11 +215,12 @@ impl<S: LeaseStore> BlockingStore<S> {
         Lane::To(self.destination(name))
     }
 
-    /// Makes a call. If a thread waits for the answer, `here` makes the call on it. Otherwise one of
-    /// `threads` runs what `there` returns, with the rest of the limit.
+    /// Makes a call. If a thread waits for the answer, `here` makes the call on it. Otherwise a thread
+    /// runs what `there` returns, with the rest of the limit. It is one of those that `background`
+    /// chooses, if workers of the leases poll.
     fn call<'a, T, C, F>(
         &'a self,
-        threads: &'a StoreThreads,
+        background: impl FnOnce(&'a BlockingShared<S>) -> &'a StoreThreads + Send + 'a,
         lane: Lane,
         limit: Duration,
         here: impl FnOnce(&'a S) -> StoreFuture<'a, T> + Send + 'a,
@@ -229,6 +238,10 @@ impl<S: LeaseStore> BlockingStore<S> {
             if is_waited_for().await {
                 return here(self.get()).await;
             }
+            let threads = match is_in_background() {
+                true => background(&self.0),
+                false => &self.0.threads,
+            };
             let (clock, call) = (threads.clock.clone(), there(Arc::clone(&self.0.store)));
             let run = move |left| complete(&clock, left, Box::pin(call(left)));
             threads.call(lane, limit, run).await
@@ -263,7 +276,7 @@ impl<S: LeaseStore> LeaseStore for BlockingStore<S> {
     ) -> StoreFuture<'a, Vec<Result<Acquired, StoreError>>> {
         let here = move |store: &'a S| store.acquire(destination, batch, limit);
         self.call(
-            &self.0.threads,
+            |shared| &shared.threads,
             Lane::To(destination),
             limit,
             here,
@@ -280,7 +293,7 @@ impl<S: LeaseStore> LeaseStore for BlockingStore<S> {
     fn leave<'a>(&'a self, name: &'a str, owner: &'a str, limit: Duration) -> StoreFuture<'a, ()> {
         let here = move |store: &'a S| store.leave(name, owner, limit);
         self.call(
-            &self.0.threads,
+            |shared| &shared.releases,
             self.lane(name),
             limit,
             here,
@@ -299,7 +312,7 @@ impl<S: LeaseStore> LeaseStore for BlockingStore<S> {
     ) -> StoreFuture<'a, Vec<Outcome>> {
         let here = move |store: &'a S| store.renew(destination, batch, limit);
         self.call(
-            &self.0.renewals,
+            |shared| &shared.renewals,
             Lane::To(destination),
             limit,
             here,
@@ -321,7 +334,7 @@ impl<S: LeaseStore> LeaseStore for BlockingStore<S> {
     ) -> StoreFuture<'a, Vec<Result<Released, StoreError>>> {
         let here = move |store: &'a S| store.release(destination, batch, limit);
         self.call(
-            &self.0.threads,
+            |shared| &shared.releases,
             Lane::To(destination),
             limit,
             here,
@@ -338,7 +351,7 @@ impl<S: LeaseStore> LeaseStore for BlockingStore<S> {
     fn detach<'a>(&'a self, detach: &'a Detach<'a>, limit: Duration) -> StoreFuture<'a, Detached> {
         let here = move |store: &'a S| store.detach(detach, limit);
         self.call(
-            &self.0.threads,
+            |shared| &shared.threads,
             self.lane(detach.name),
             limit,
             here,
@@ -356,7 +369,7 @@ impl<S: LeaseStore> LeaseStore for BlockingStore<S> {
     ) -> StoreFuture<'a, Option<Resumed>> {
         let here = move |store: &'a S| store.resume(resume, limit);
         self.call(
-            &self.0.threads,
+            |shared| &shared.threads,
             self.lane(resume.name),
             limit,
             here,
@@ -370,7 +383,7 @@ impl<S: LeaseStore> LeaseStore for BlockingStore<S> {
     fn holder_of<'a>(&'a self, name: &'a str, limit: Duration) -> StoreFuture<'a, Option<Holder>> {
         let here = move |store: &'a S| store.holder_of(name, limit);
         self.call(
-            &self.0.threads,
+            |shared| &shared.threads,
             self.lane(name),
             limit,
             here,
@@ -388,10 +401,16 @@ impl<S: LeaseStore> LeaseStore for BlockingStore<S> {
         limit: Duration,
     ) -> StoreFuture<'a, LockPage> {
         let here = move |store: &'a S| store.list(prefix, paging, limit);
-        self.call(&self.0.threads, Lane::Lists, limit, here, move |store| {
-            let (prefix, paging) = (prefix.to_owned(), paging.clone());
-            move |limit| async move { store.list(&prefix, &paging, limit).await }
-        })
+        self.call(
+            |shared| &shared.threads,
+            Lane::Lists,
+            limit,
+            here,
+            move |store| {
+                let (prefix, paging) = (prefix.to_owned(), paging.clone());
+                move |limit| async move { store.list(&prefix, &paging, limit).await }
+            },
+        )
     }
 
     fn watch(&self, name: &str, waker: &Waker) -> Option<Box<dyn Watch>> {

@@ -105,6 +105,11 @@ fn replace_offer(mut driver: Option<Arc<dyn Driver>>) -> Option<Arc<dyn Driver>>
     }
 }
 
+// Whether this thread polls a future of the background.
+thread_local! {
+    static IN_BACKGROUND: Cell<bool> = const { Cell::new(false) };
+}
+
 fn id(waker: &Waker) -> WakerId {
     (waker.data(), ptr::from_ref(waker.vtable()))
 }
@@ -112,6 +117,24 @@ fn id(waker: &Waker) -> WakerId {
 /// Whether this waker belongs to a thread that waits for the answer, and may block.
 pub(crate) fn may_block(waker: &Waker) -> bool {
     HERE.with(Cell::get).waker == id(waker)
+}
+
+/// Polls on a worker of the leases, for which [`is_in_background`] holds meanwhile.
+pub(crate) fn poll_in_background<T>(poll: impl FnOnce() -> T) -> T {
+    struct Before(bool);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            IN_BACKGROUND.with(|cell| cell.set(self.0));
+        }
+    }
+    let _before = Before(IN_BACKGROUND.with(|cell| cell.replace(true)));
+    poll()
+}
+
+/// Whether this thread polls what runs in the background of leases: renewals, releases that nobody
+/// awaits, and notes that a caller has left.
+pub(crate) fn is_in_background() -> bool {
+    IN_BACKGROUND.with(Cell::get)
 }
 
 /// Whether the future that awaits this is polled by a thread that waits for it, and may block.

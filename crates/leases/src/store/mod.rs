@@ -34,13 +34,15 @@ pub(crate) use bell::Bell;
 #[cfg(not(loom))]
 pub use blocking_store::BlockingStore;
 #[cfg(not(loom))]
-pub(crate) use blocking_store::{RENEWAL_BOUNDS, StoreThreads};
+pub(crate) use blocking_store::{BACKGROUND_BOUNDS, StoreThreads};
 pub use call::StoreFuture;
 #[cfg(any(loom, feature = "postgres", feature = "redis"))]
 pub(crate) use call::complete;
 #[cfg(any(feature = "postgres", feature = "redis"))]
 pub(crate) use call::{Driver, may_drive};
-pub(crate) use call::{block_on, is_waited_for, may_block, only, parks_until, poll_in_place};
+pub(crate) use call::{
+    block_on, is_waited_for, may_block, only, parks_until, poll_in_background, poll_in_place,
+};
 #[cfg(not(loom))]
 pub(crate) use call_threads::Lane;
 pub(crate) use claim::LONGEST_NAME;

@@ -15,7 +15,7 @@ use tourbillon_leases::{
     MemoryStore, StoreCall, StoreError,
 };
 
-use crate::worlds::{LEASE, MS, S};
+use crate::worlds::{LEASE, MS, S, march};
 
 type Lock = LeaseFuture<Result<LeaseGuard, LockError>>;
 
@@ -230,6 +230,109 @@ fn calls_that_are_waited_for_block_their_own_thread_and_awaited_ones_do_not() {
     seen();
     until("it is renewed", || renewed.renewals() > 0);
     assert!(seen().iter().all(|name| name == "tb-store"));
+}
+
+/// Leases on a store with so many destinations, which blocks where `hangs` says so.
+fn gated(
+    destinations: u64,
+    hangs: impl Fn(&MemoryStore, &StoreCall<'_>) -> bool + Send + Sync + 'static,
+) -> Hangs {
+    let hand = ManualClock::new();
+    let clock = Clock::manual(&hand);
+    let store = MemoryStore::with_destinations(clock.clone(), destinations);
+    let gate = Gate::default();
+    let (at, of) = (gate.clone(), store.clone());
+    store.inject(move |call| {
+        if hangs(&of, call) {
+            at.pass();
+        }
+        Fault::None
+    });
+    let builder = Leases::builder(BlockingStore::new(store.clone()));
+    Hangs {
+        leases: builder.clock(clock).lease(LEASE).build().unwrap(),
+        hand,
+        store,
+        gate,
+        claims: Arc::default(),
+        releases: Arc::default(),
+    }
+}
+
+#[test]
+fn awaited_calls_that_hang_leave_threads_to_releases_and_renewals() {
+    let hangs = gated(4, |store, call| match call {
+        StoreCall::Claim(claim) => store.destination(claim.name).get() != 3,
+        _ => false,
+    });
+    let names = [hangs.name(3, 0), hangs.name(3, 1)];
+    let [kept, dropped] = names
+        .each_ref()
+        .map(|name| hangs.leases.lock(name).wait().unwrap());
+    let _calls: Vec<_> = (0..3).map(|of| hangs.begin(of, OF_ONE)).collect();
+    hangs.gate.crowd(3 * OF_ONE);
+    drop(dropped);
+    until("it is released", || hangs.store.holder(&names[1]).is_none());
+    march(&hangs.hand, 12 * S, "it is renewed", || kept.renewals() > 0);
+    hangs.gate.open();
+}
+
+#[test]
+fn releases_that_hang_take_few_threads() {
+    let hangs = gated(2, |store, call| {
+        let of = match call {
+            StoreCall::GiveBack { name, .. } => store.destination(name),
+            StoreCall::GiveBackMany { destination, .. } => *destination,
+            _ => return false,
+        };
+        of.get() == 0
+    });
+    let names = (0..200).map(|number| hangs.name(0, number));
+    let guards: Vec<_> = names
+        .map(|name| hangs.leases.lock(&name).wait().unwrap())
+        .collect();
+    let good = hangs.leases.lock(&hangs.name(1, 0)).wait().unwrap();
+    drop(guards);
+    // They are tried again and again.
+    march(&hangs.hand, 16 * S, "as many hang as may", || {
+        hangs.gate.waiting() == 3
+    });
+    let name = good.id().name().to_owned();
+    drop(good);
+    until("it is released", || hangs.store.holder(&name).is_none());
+    // Awaited calls for that destination have other threads.
+    let name = hangs.name(0, 300);
+    let guard = runtime().block_on(hangs.leases.lock(&name).into_future());
+    assert!(guard.unwrap().is_held());
+    assert_eq!(hangs.gate.waiting(), 3);
+    hangs.gate.open();
+}
+
+#[test]
+fn awaited_extensions_that_hang_leave_threads_to_renewals() {
+    let hangs = gated(1, |_, call| match call {
+        StoreCall::Renew { batch, .. } => batch.iter().all(|one| one.name != "kept"),
+        _ => false,
+    });
+    let kept = hangs.leases.lock("kept").wait().unwrap();
+    let fixed: Vec<_> = (0..10)
+        .map(|at| {
+            let name = at.to_string();
+            let lock = hangs.leases.lock(&name).lease(LEASE);
+            lock.not_renewed().wait().unwrap()
+        })
+        .collect();
+    let _extensions: Vec<_> = fixed
+        .iter()
+        .map(|guard| {
+            let mut extends = guard.extend(2 * LEASE);
+            assert!(poll(&mut extends, &Wakes::new()).is_pending());
+            extends
+        })
+        .collect();
+    hangs.gate.crowd(10);
+    march(&hangs.hand, 12 * S, "it is renewed", || kept.renewals() > 0);
+    hangs.gate.open();
 }
 
 #[test]

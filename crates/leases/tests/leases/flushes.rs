@@ -6,12 +6,13 @@ use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
 use std::thread;
 
+use kit::gate::Gate;
 use kit::quiet;
 use kit::wait::until;
 use tourbillon::{Clock, ManualClock};
 use tourbillon_leases::{
     Batch, Destination, Fault, KeepAlive, KeepGuard, LeaseStore, Loss, Outcome, Steps, StoreCall,
-    StoreError, What,
+    StoreError, What, blocking,
 };
 
 use crate::worlds::{LEASE, MS, S, march, threads, threads_of, world, world_of};
@@ -314,4 +315,54 @@ fn a_call_that_hangs_goes_on_when_its_store_is_healed() {
     assert_eq!(guard.renewals(), 1);
     // It counts from before it was sent, and not from its answer.
     assert!(guard.remaining() < LEASE - S);
+}
+
+/// A thread may begin the call late, so the function gets what is left.
+#[test]
+fn a_function_that_blocks_gets_the_rest_of_the_limit() {
+    let hand = ManualClock::new();
+    let limits = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&limits);
+    let renew = blocking(move |batch: &Batch<u32>| {
+        seen.lock().unwrap().push(batch.limit());
+        all_well(batch)
+    });
+    let builder = KeepAlive::builder().clock(Clock::manual(&hand));
+    let keep_alive = builder.build(renew).unwrap();
+    let kept = keep_alive.keep(1, LEASE).unwrap();
+    march(&hand, 12 * S, "it is renewed", || kept.renewals() > 0);
+    let limit = limits.lock().unwrap()[0];
+    assert!(limit > LEASE / 12 && limit < LEASE / 6, "{limit:?}");
+}
+
+/// Three calls for each of them keep a thread.
+#[test]
+fn sixty_destinations_whose_functions_hang_leave_threads_to_another_one() {
+    let (hand, gate) = (ManualClock::new(), Gate::default());
+    let at = gate.clone();
+    let renew = blocking(move |batch: &Batch<u32>| {
+        if batch.destination().get() > 0 {
+            at.pass();
+        }
+        all_well(batch)
+    });
+    let keep_alive = KeepAlive::builder()
+        .clock(Clock::manual(&hand))
+        .destination(|key| Destination::new(u64::from(*key / 4)))
+        .build(renew)
+        .unwrap();
+    // Leases of different length have calls of their own.
+    let keep = |key| {
+        let lease = S * (8_u32 << (key % 4));
+        keep_alive.keep(key, lease).unwrap()
+    };
+    let _bad: Vec<_> = (4..61 * 4).map(keep).collect();
+    let good = keep_alive.keep(0, LEASE).unwrap();
+    march(&hand, 12 * S, "as many hang as may", || {
+        gate.waiting() == 180
+    });
+    let before = good.renewals();
+    march(&hand, 25 * S, "it goes on", || good.renewals() > before + 1);
+    assert!(good.is_kept() && gate.waiting() == 180);
+    gate.open();
 }
