@@ -9,13 +9,16 @@
 //! - `teeth/background-arms-before-it-queues.patch`: a release that is queued while a flush ends
 //!   stays.
 //! - `teeth/background-removes-a-queue-with-a-flush.patch`: two flushes of one destination send.
+//! - `teeth/background-forgets-what-a-dropped-flush-leaves.patch`
 //! - `teeth/background-counts-as-tried-too-early.patch`: the last drop does not wait for the
 //!   store's answer.
 //! - `teeth/background-waiter-registers-in-a-second-hold.patch`
 
+use std::future::Future;
 use std::sync::atomic::{
     AtomicBool as Note, AtomicU64 as Number, AtomicUsize as Count, Ordering::Relaxed,
 };
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use loom::thread;
@@ -52,6 +55,8 @@ struct Rig {
     sending: Count,
     /// Whether two were at one time. An assertion in a flush could be lost.
     overlap: Note,
+    /// Whether a batch is never answered.
+    hangs: Note,
     /// The store that gets the batches. Its operation lets the checker switch to other threads.
     store: Mutex<()>,
 }
@@ -76,6 +81,9 @@ impl Carrier<Item> for Arc<Rig> {
     async fn send(&self, _route: QueueKey, batch: Vec<Item>) {
         let others = self.sending.fetch_add(1, Relaxed);
         self.overlap.fetch_or(others > 0, Relaxed);
+        if self.hangs.swap(false, Relaxed) {
+            std::future::pending::<()>().await;
+        }
         for item in batch {
             drop(self.store.lock());
             self.sent[item.number].fetch_add(1, Relaxed);
@@ -98,6 +106,7 @@ impl Rig {
             sent: Default::default(),
             sending: Count::new(0),
             overlap: Note::new(false),
+            hangs: Note::new(false),
             store: Mutex::new(()),
         })
     }
@@ -143,6 +152,56 @@ fn nothing_stays_behind_a_flush_that_ends() {
         while rig.runs_one() {}
         assert_eq!(rig.sent(), [1, 1, 0]);
         assert_eq!(rig.tally.entered(), 0);
+    });
+}
+
+/// A flush is dropped amid a batch, which is lost with it. Those that wait are sent all the same.
+#[test]
+fn a_flush_that_is_dropped_amid_a_batch_leaves_the_others_to_the_next_one() {
+    check(3, || {
+        let rig = Rig::new();
+        rig.give_back(0);
+        rig.give_back(1);
+        let dropping = {
+            let rig = Arc::clone(&rig);
+            thread::spawn(move || rig.give_back(2))
+        };
+        rig.hangs.store(true, Relaxed);
+        let queue = rig.armed.lock().unwrap().pop();
+        let flush = queue.and_then(|queue| Flush::begin(&queue));
+        let flush = flush.expect("it is armed");
+        {
+            let sends = std::pin::pin!(rig.background.flush(&rig, flush, Time::MAX));
+            let polled = sends.poll(&mut Context::from_waker(Waker::noop()));
+            assert!(polled.is_pending());
+        }
+        rig.sending.store(0, Relaxed);
+        while rig.runs_one() {}
+        dropping.join().unwrap();
+        while rig.runs_one() {}
+        assert_eq!(rig.sent(), [0, 1, 1]);
+        assert!(rig.background.queues().is_empty());
+    });
+}
+
+/// A flush that may begin no batch any more leaves all of them to the next one.
+#[test]
+fn a_flush_whose_time_is_over_leaves_the_others_to_the_next_one() {
+    check(3, || {
+        let rig = Rig::new();
+        rig.give_back(0);
+        let dropping = {
+            let rig = Arc::clone(&rig);
+            thread::spawn(move || rig.give_back(1))
+        };
+        let queue = rig.armed.lock().unwrap().pop();
+        if let Some(flush) = queue.and_then(|queue| Flush::begin(&queue)) {
+            block_on(rig.background.flush(&rig, flush, at(START)));
+        }
+        dropping.join().unwrap();
+        assert_eq!(rig.sent(), [0, 0, 0]);
+        while rig.runs_one() {}
+        assert_eq!(rig.sent(), [1, 1, 0]);
     });
 }
 

@@ -17,7 +17,7 @@ use super::registration::{Registration, SharedQueue};
 use super::renewal_loop::{RenewalLoop, count};
 use super::timers::TimerKey;
 use crate::store::{Outcome, StoreError};
-use crate::sync::Arc;
+use crate::sync::{Arc, catch_panic};
 
 impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
     /// Arms a flush of the queue within `window`, unless one runs or is armed (QUEUE-2).
@@ -60,6 +60,8 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
             }
             self.taken(&batch, now);
             self.send(flush.queue(), &batch).await;
+            // These may be the last ones, and the drop of a key is user code.
+            let _ = catch_panic(|| drop(batch));
         }
         self.sweep(flush.queue());
     }

@@ -29,7 +29,8 @@ pub(crate) trait Carrier<T> {
     /// Returns the greatest number of items in one batch.
     fn most(&self) -> usize;
 
-    /// Makes a worker begin a flush of the queue soon, which is a [`BackgroundQueue::flush`].
+    /// Makes a worker begin a flush of the queue soon, which is a [`BackgroundQueue::flush`]. May be
+    /// called in a drop under a lock of somebody else.
     fn arm(&self, queue: &Arc<DestinationQueue<T>>);
 
     /// Sends a batch.
@@ -80,21 +81,22 @@ impl<T> BackgroundQueue<T> {
 
     /// Sends the items of a queue batch by batch, until it is empty. Begins no batch after `until`,
     /// and leaves those to another flush.
-    pub(crate) async fn flush(&self, carrier: &impl Carrier<T>, mut flush: Flush<T>, until: Time) {
-        loop {
-            if carrier.now() >= until {
-                let queue = Arc::clone(flush.queue());
-                drop(flush);
-                Self::arm(carrier, &queue);
-                return;
-            }
+    pub(crate) async fn flush(&self, carrier: &impl Carrier<T>, flush: Flush<T>, until: Time) {
+        let mut running = RunningFlush {
+            background: self,
+            carrier,
+            queue: Arc::clone(flush.queue()),
+            flush: Some(flush),
+        };
+        while carrier.now() < until
+            && let Some(flush) = &mut running.flush
+        {
             let batch = flush.take(carrier.most(), |_| true);
             if batch.is_empty() {
                 break;
             }
-            carrier.send(flush.queue().queue_key, batch).await;
+            carrier.send(running.queue.queue_key, batch).await;
         }
-        self.sweep(flush.queue());
     }
 
     /// Removes an empty queue, unless a flush of it runs: a new queue of the same key would have a
@@ -113,6 +115,25 @@ impl<T> BackgroundQueue<T> {
     /// Returns all queues.
     pub(crate) fn queues(&self) -> Vec<Arc<DestinationQueue<T>>> {
         self.queues.lock().values().cloned().collect()
+    }
+}
+
+/// A flush under way. However it ends, the items that it leaves are sent by another flush
+/// (BACKGROUND-1).
+struct RunningFlush<'a, T, C: Carrier<T>> {
+    background: &'a BackgroundQueue<T>,
+    carrier: &'a C,
+    queue: Arc<DestinationQueue<T>>,
+    flush: Option<Flush<T>>,
+}
+
+impl<T, C: Carrier<T>> Drop for RunningFlush<'_, T, C> {
+    fn drop(&mut self) {
+        self.flush = None;
+        match self.queue.is_empty() {
+            true => self.background.sweep(&self.queue),
+            false => BackgroundQueue::arm(self.carrier, &self.queue),
+        }
     }
 }
 

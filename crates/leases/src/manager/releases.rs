@@ -286,8 +286,11 @@ impl Carrier<Queued> for Arc<LeasesInner> {
         // if the user has dropped all handles.
         let (own, own_queue) = (Arc::clone(self), Arc::clone(queue));
         let alarm = TimerKey::Flush(queue.number);
-        self.keep_alive.flush(alarm, Duration::ZERO, move || {
-            flush_here(&own, &own_queue, Time::MAX);
+        when_unlocked(move || {
+            let inner = Arc::clone(&own);
+            inner.keep_alive.flush(alarm, Duration::ZERO, move || {
+                flush_here(&own, &own_queue, Time::MAX);
+            });
         });
     }
 

@@ -366,3 +366,60 @@ fn sixty_destinations_whose_functions_hang_leave_threads_to_another_one() {
     assert!(good.is_kept() && gate.waiting() == 180);
     gate.open();
 }
+
+/// A key whose last drop panics, if it has to.
+#[derive(Clone)]
+struct Bomb(u32, Arc<AtomicBool>);
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        if self.0 == 0 && self.1.swap(false, SeqCst) {
+            panic!("wanted: in the drop of a key");
+        }
+    }
+}
+
+#[test]
+fn a_key_that_panics_in_its_drop_ends_no_flush() {
+    quiet::hush();
+    let (explodes, goes_on) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
+    let is_open = Arc::clone(&goes_on);
+    let wakers = Arc::new(Mutex::new(Vec::<Waker>::new()));
+    let keeps = Arc::clone(&wakers);
+    let renew = move |batch: Batch<Bomb>| {
+        let (is_open, keeps) = (Arc::clone(&is_open), Arc::clone(&keeps));
+        async move {
+            poll_fn(|context| {
+                keeps.lock().unwrap().push(context.waker().clone());
+                match is_open.load(SeqCst) {
+                    true => Poll::Ready(()),
+                    false => Poll::Pending,
+                }
+            })
+            .await;
+            Ok(vec![Outcome::Renewed; batch.len()])
+        }
+    };
+    let built = KeepAlive::builder().batch(1).build_stepped(1, renew);
+    let (keep_alive, steps) = built.unwrap();
+    let mut kept: Vec<_> = (0..5)
+        .map(|key| {
+            let key = Bomb(key.min(1), Arc::clone(&explodes));
+            keep_alive.keep(key, LEASE).unwrap()
+        })
+        .collect();
+    steps.jump_to(steps.now() + 13 * S);
+    while wakers.lock().unwrap().is_empty() {
+        steps.advance(10 * MS);
+    }
+    // The first one is amid its call, or one of the others.
+    drop(kept.remove(0));
+    explodes.store(true, SeqCst);
+    goes_on.store(true, SeqCst);
+    for waker in std::mem::take(&mut *wakers.lock().unwrap()) {
+        waker.wake();
+    }
+    steps.settle();
+    assert!(!explodes.load(SeqCst), "it exploded");
+    assert!(kept.iter().all(|kept| kept.renewals() == 1));
+}
