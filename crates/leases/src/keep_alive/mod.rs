@@ -35,6 +35,7 @@ mod limited;
 mod lost;
 mod metrics;
 mod options;
+mod polls;
 mod queue;
 mod registration;
 mod renewal_loop;

@@ -16,7 +16,8 @@ use tourbillon::{
 };
 
 use super::KeepError;
-use super::task::{TaskWorkers, WorkerTask};
+use super::polls::{PollSlots, PollsTask};
+use super::task::WorkerTask;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, OnceLock, Origin};
 
@@ -33,7 +34,8 @@ pub(crate) enum TimerKey {
     Tell(u64),
 }
 
-/// The rounds and polls that run at one time. Polls do not block, unless those of a user's store do.
+/// The rounds, polls and wake-ups that run at one time. None of them block, unless polls of a user's
+/// store do, which are fewer.
 const MAX_WORK: usize = 320;
 /// The callbacks that run at one time. If all of them hang, further callbacks wait, but renewals do
 /// not.
@@ -61,6 +63,7 @@ pub(crate) struct Timers {
     numbers: AtomicU64,
     /// Whether a test drives the scheduler, so that nothing happens while a caller waits.
     stepped: bool,
+    slots: Arc<PollSlots>,
     origin: Origin,
 }
 
@@ -82,6 +85,7 @@ impl Timers {
             starting: Mutex::new(()),
             numbers: AtomicU64::new(0),
             stepped: false,
+            slots: Arc::default(),
             origin: Origin::here(),
         }
     }
@@ -261,16 +265,17 @@ impl Timers {
     pub(crate) fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) -> bool {
         self.task_workers().is_some_and(|workers| {
             let (work, alarm) = (workers.work.clone(), workers.alarm);
+            let slots = Arc::clone(&self.slots);
             let task = WorkerTask::new(workers, future);
-            let armed = work.schedule(alarm, Duration::ZERO, move |_| task.poll());
+            let armed = work.schedule(alarm, Duration::ZERO, move |_| slots.poll(task));
             armed.is_ok()
         })
     }
 
-    /// Polls `future` on this thread. Workers go on if it is pending.
+    /// Polls `future` on this thread, unless too many polls run. Workers go on if it is pending.
     pub(crate) fn poll_here(&self, future: impl Future<Output = ()> + Send + 'static) {
         if let Some(workers) = self.task_workers() {
-            WorkerTask::new(workers, future).poll();
+            self.slots.poll(WorkerTask::new(workers, future));
         }
     }
 
@@ -281,6 +286,7 @@ impl Timers {
         self.work().map(|work| PollsTask {
             work: work.clone(),
             alarm: TimerKey::Call(self.number()),
+            slots: Arc::clone(&self.slots),
         })
     }
 
@@ -344,23 +350,6 @@ impl Timers {
             armed += started.tell.as_ref().map_or(0, Handle::len);
         }
         armed
-    }
-}
-
-/// Polls a task on the workers for renewals.
-struct PollsTask {
-    work: Handle<TimerKey>,
-    alarm: TimerKey,
-}
-
-impl TaskWorkers for PollsTask {
-    fn poll_soon(&self, task: Arc<WorkerTask<Self>>) {
-        let (work, alarm) = (self.work.clone(), self.alarm);
-        // The task may be woken under a lock, where nothing can be scheduled.
-        when_unlocked(move || {
-            // After the end of the scheduler nothing can go on, and the task is dropped.
-            let _ = work.schedule(alarm, Duration::ZERO, move |_| task.poll());
-        });
     }
 }
 

@@ -294,9 +294,11 @@ fn releases_that_hang_take_few_threads() {
     let good = hangs.leases.lock(&hangs.name(1, 0)).wait().unwrap();
     drop(guards);
     // They are tried again and again.
-    march(&hangs.hand, 16 * S, "as many hang as may", || {
-        hangs.gate.waiting() == 3
+    let long_after = hangs.leases.now() + 40 * S;
+    march(&hangs.hand, 40 * S, "the time is over", || {
+        hangs.leases.now() >= long_after
     });
+    assert_eq!(hangs.gate.waiting(), 3);
     let name = good.id().name().to_owned();
     drop(good);
     until("it is released", || hangs.store.holder(&name).is_none());

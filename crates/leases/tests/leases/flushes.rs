@@ -9,6 +9,7 @@ use std::thread;
 use kit::gate::Gate;
 use kit::quiet;
 use kit::wait::until;
+use kit::wakes::{Wakes, poll};
 use tourbillon::{Clock, ManualClock};
 use tourbillon_leases::{
     Batch, Destination, Fault, KeepAlive, KeepGuard, LeaseStore, Loss, Outcome, Steps, StoreCall,
@@ -422,4 +423,50 @@ fn a_key_that_panics_in_its_drop_ends_no_flush() {
     steps.settle();
     assert!(!explodes.load(SeqCst), "it exploded");
     assert!(kept.iter().all(|kept| kept.renewals() == 1));
+}
+
+/// The polls of this store are wrong: they block. They leave room for everything else.
+#[test]
+fn polls_that_block_stop_neither_the_limits_of_callers_nor_rounds() {
+    let world = threads_of(400, |builder| builder);
+    let mut guards = Vec::new();
+    let mut covered = std::collections::BTreeSet::new();
+    for name in (0..).map(|number| format!("n{number}")) {
+        if covered.insert(world.store.destination(&name)) {
+            guards.push(world.leases.lock(&name).wait().unwrap());
+        }
+        if covered.len() == 400 {
+            break;
+        }
+    }
+    let gate = Gate::default();
+    let at = gate.clone();
+    world.store.inject(move |call| match call {
+        StoreCall::Renew { .. } => {
+            at.pass();
+            Fault::None
+        }
+        _ => Fault::Hang,
+    });
+    world.hand.advance(12 * S);
+    march(&world.hand, S, "as many block as may", || {
+        gate.waiting() == 240
+    });
+    let wakes = Wakes::new();
+    let mut calls = world.leases.holder("another");
+    assert!(poll(&mut calls, &wakes).is_pending());
+    if wakes.count() > 0 {
+        // That was a turn for the runtime.
+        assert!(poll(&mut calls, &wakes).is_pending());
+    }
+    let before = wakes.count();
+    world.hand.advance(LEASE / 3);
+    until("its limit wakes it", || wakes.count() > before);
+    assert!(poll(&mut calls, &wakes).is_ready());
+    world.hand.advance(LEASE);
+    until("the rounds end the leases", || {
+        world.leases.stats().lost == 400
+    });
+    assert_eq!(gate.waiting(), 240);
+    gate.open();
 }
