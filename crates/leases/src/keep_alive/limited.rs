@@ -10,13 +10,13 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tourbillon::Time;
 
 use super::timers::Timers;
-use crate::store::{StoreError, StoreFuture, parks_until, poll_in_place};
+use crate::store::{StoreError, StoreFuture, parks_until, poll_in_place, waker_address};
 use crate::sync::catch_panic;
 
 /// The result of a call.
@@ -166,7 +166,8 @@ pub(crate) struct Alarm<'a> {
 struct Armed {
     number: u64,
     at: Time,
-    waker: Waker,
+    /// Which waker the timer has. A clone of it here would keep the task that has this alarm.
+    waker: (usize, usize),
 }
 
 impl<'a> Alarm<'a> {
@@ -183,14 +184,15 @@ impl<'a> Alarm<'a> {
             return true;
         }
         // The future may have moved to another task, which needs an alarm of its own. An alarm for
-        // this moment is still armed, since no timer is early.
-        let same = |armed: &Armed| armed.at == at && armed.waker.will_wake(context.waker());
+        // this moment is still armed, since no timer is early. So its waker is still there.
+        let same = |armed: &Armed| armed.at == at && armed.waker == waker_address(context.waker());
         if self.armed.as_ref().is_some_and(same) {
             return true;
         }
         self.disarm();
-        let (waker, delay) = (context.waker().clone(), at.since(self.timers.clock().now()));
+        let (waker, delay) = (context.waker(), at.since(self.timers.clock().now()));
         let number = self.timers.wake(delay, waker.clone());
+        let waker = waker_address(waker);
         self.armed = number.map(|number| Armed { number, at, waker });
         number.is_some()
     }

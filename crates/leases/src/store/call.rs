@@ -114,6 +114,13 @@ fn id(waker: &Waker) -> WakerId {
     (waker.data(), ptr::from_ref(waker.vtable()))
 }
 
+/// Returns the identity of a waker as numbers. No other waker has them while this one or a clone of it
+/// is there.
+pub(crate) fn waker_address(waker: &Waker) -> (usize, usize) {
+    let (data, table) = id(waker);
+    (data.addr(), table.addr())
+}
+
 /// Whether this waker belongs to a thread that waits for the answer, and may block.
 pub(crate) fn may_block(waker: &Waker) -> bool {
     HERE.with(Cell::get).waker == id(waker)

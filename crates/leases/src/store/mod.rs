@@ -42,6 +42,7 @@ pub(crate) use call::complete;
 pub(crate) use call::{Driver, may_drive};
 pub(crate) use call::{
     block_on, is_waited_for, may_block, only, parks_until, poll_in_background, poll_in_place,
+    waker_address,
 };
 #[cfg(not(loom))]
 pub(crate) use call_threads::Lane;

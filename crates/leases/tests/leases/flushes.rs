@@ -470,3 +470,22 @@ fn polls_that_block_stop_neither_the_limits_of_callers_nor_rounds() {
     assert_eq!(gate.waiting(), 240);
     gate.open();
 }
+
+#[test]
+fn without_its_timers_a_call_that_hangs_keeps_nothing() {
+    let gone = Arc::<AtomicUsize>::default();
+    let (calls, mark) = (Arc::<AtomicUsize>::default(), Dropped(Arc::clone(&gone)));
+    let count = Arc::clone(&calls);
+    let renew = move |_: Batch<u32>| {
+        let _ = &mark;
+        count.fetch_add(1, SeqCst);
+        pending::<Answer>()
+    };
+    let (keep_alive, steps) = KeepAlive::builder().build_stepped(1, renew).unwrap();
+    let kept = keep_alive.keep(1, LEASE).unwrap();
+    until_sent(&steps, &calls);
+    drop((keep_alive, kept));
+    assert_eq!(gone.load(SeqCst), 0);
+    drop(steps);
+    assert_eq!(gone.load(SeqCst), 1);
+}
