@@ -9,7 +9,7 @@ use tourbillon::Time;
 
 use super::inner::LeasesInner;
 use crate::keep_alive::{Alarm, LimitedCall};
-use crate::store::{Bell, LeaseStore, StoreError, StoreFuture};
+use crate::store::{Bell, LeaseStore, StoreError, StoreFuture, may_block};
 use crate::sync::Arc;
 
 impl LeasesInner {
@@ -56,9 +56,12 @@ impl LeasesInner {
     /// Waits until `look` returns `None`. Otherwise `look` has left the waker where it is woken,
     /// and returns the latest end of the wait. Returns false if nothing could end the wait.
     pub(super) async fn wait_for(&self, look: impl Fn(&Waker) -> Option<Time>) -> bool {
-        let mut alarm = Alarm::new(self.keep_alive.timers());
+        let timers = self.keep_alive.timers();
+        let mut alarm = Alarm::new(timers);
         poll_fn(|context| match look(context.waker()) {
             None => Poll::Ready(true),
+            // This thread may be the only one that moves the clock.
+            Some(_) if timers.is_stepped() && may_block(context.waker()) => Poll::Ready(false),
             Some(until) if alarm.wake_at(context, until) => Poll::Pending,
             Some(_) => Poll::Ready(false),
         })

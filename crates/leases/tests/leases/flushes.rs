@@ -489,3 +489,26 @@ fn without_its_timers_a_call_that_hangs_keeps_nothing() {
     drop(steps);
     assert_eq!(gone.load(SeqCst), 1);
 }
+
+/// Only the thread that waits could move the clock.
+#[test]
+fn without_threads_nobody_waits_for_a_renewal_that_hangs() {
+    let (keep_alive, steps, calls, _) = first_call_hangs();
+    let kept = keep_alive.keep(1, LEASE).unwrap();
+    until_sent(&steps, &calls);
+    assert_eq!(kept.stop(), Ok(()));
+    let world = world(1);
+    let guard = world.leases.lock("a").at_once().wait().unwrap();
+    let renews = Arc::<AtomicUsize>::default();
+    let count = Arc::clone(&renews);
+    world.store.inject(move |call| match call {
+        StoreCall::Renew { .. } => {
+            count.fetch_add(1, SeqCst);
+            Fault::Hang
+        }
+        _ => Fault::None,
+    });
+    until_sent(&world.steps, &renews);
+    assert!(guard.release().wait().is_ok());
+    assert_eq!(world.store.holder("a"), None);
+}
