@@ -461,10 +461,12 @@ fn polls_that_block_stop_neither_the_limits_of_callers_nor_rounds() {
     }
     let before = wakes.count();
     world.hand.advance(LEASE / 3);
-    until("its limit wakes it", || wakes.count() > before);
+    march(&world.hand, S, "its limit wakes it", || {
+        wakes.count() > before
+    });
     assert!(poll(&mut calls, &wakes).is_ready());
     world.hand.advance(LEASE);
-    until("the rounds end the leases", || {
+    march(&world.hand, S, "the rounds end the leases", || {
         world.leases.stats().lost == 400
     });
     assert_eq!(gate.waiting(), 240);
