@@ -8,6 +8,7 @@
 //! Teeth:
 //! - `teeth/queue-flush-ends-in-a-second-hold.patch`: a renewal is queued in between.
 //! - `teeth/queue-two-flushes-run.patch`
+//! - `teeth/queue-a-dropped-flush-stays.patch`
 
 use std::sync::atomic::{AtomicUsize as Count, Ordering::Relaxed};
 use std::time::Duration;
@@ -121,5 +122,33 @@ fn one_flush_runs_at_a_time() {
         rig.runs_one();
         other.join().unwrap();
         rig.run_out(2);
+    });
+}
+
+/// The renewals that wait behind a batch whose flush is dropped have the next flush, which the next
+/// round arms.
+#[test]
+fn a_flush_that_is_dropped_amid_a_batch_is_over() {
+    check(3, || {
+        let rig = Rig::new();
+        rig.due(0);
+        rig.due(1);
+        let mut flush = Flush::begin(&rig.queue).expect("no other one runs");
+        *rig.armed.lock().unwrap() = false;
+        let other = {
+            let rig = Arc::clone(&rig);
+            thread::spawn(move || {
+                drop(rig.peer.lock());
+                rig.runs_one();
+            })
+        };
+        for registration in flush.take(1, |_| true) {
+            rig.taken[registration].fetch_add(1, Relaxed);
+        }
+        drop(rig.peer.lock());
+        drop(flush);
+        rig.due(2);
+        other.join().unwrap();
+        rig.run_out(3);
     });
 }

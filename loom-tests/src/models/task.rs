@@ -8,6 +8,8 @@
 //! - `teeth/task-forgets-a-wake-up-amid-a-poll.patch`
 //! - `teeth/task-looks-in-a-second-hold.patch`: a wake-up in between is forgotten.
 //! - `teeth/task-is-polled-for-each-wake-up.patch`
+//! - `teeth/task-is-polled-under-the-lock.patch`, `teeth/task-drops-its-future-under-the-lock.patch`: a
+//!   wake-up in the poll, or in the drop, waits for itself.
 
 use std::sync::atomic::{AtomicBool as Note, AtomicUsize as Count, Ordering::Relaxed};
 use std::task::{Poll, Waker};
@@ -131,5 +133,37 @@ fn one_worker_polls_at_a_time() {
         other.join().unwrap();
         rig.run_out();
         assert!(rig.polls.load(Relaxed) <= 3);
+    });
+}
+
+/// Wakes its task when it is dropped.
+struct WakesInDrop(Waker);
+
+impl Drop for WakesInDrop {
+    fn drop(&mut self) {
+        self.0.wake_by_ref();
+    }
+}
+
+/// A future may wake its task in its poll, and in its drop.
+#[test]
+fn the_future_is_neither_polled_nor_dropped_under_the_lock() {
+    check(3, || {
+        let rig = Arc::new(Rig::default());
+        let (own, mut wakes) = (Arc::clone(&rig), None);
+        let task = WorkerTask::new(
+            Workers(Arc::clone(&rig)),
+            std::future::poll_fn(move |context| {
+                context.waker().wake_by_ref();
+                if wakes.is_none() {
+                    wakes = Some(WakesInDrop(context.waker().clone()));
+                    return Poll::Pending;
+                }
+                own.ended.store(true, Relaxed);
+                Poll::Ready(())
+            }),
+        );
+        rig.jobs.lock().unwrap().push(task);
+        rig.run_out();
     });
 }

@@ -2,9 +2,11 @@
 //!
 //! A renewal is due a third of the lease after the last successful request was sent. Jitter moves
 //! it by up to a fifth of that third, earlier or later, and is drawn anew every time. So leases
-//! that were taken at one moment spread, and the mean interval stays a third. Renewals that fall
-//! due within a fiftieth of the interval, or within 250 ms if that is shorter, are sent together. They
-//! fall due at multiples of a quarter of that time, so that their rounds share the wake-ups of threads.
+//! that were taken at one moment spread. Renewals that fall due within a fiftieth of the interval, or
+//! within 250 ms if that is shorter, are sent together. They fall due at multiples of a quarter of that
+//! time, so that their rounds share the wake-ups of threads. Each is moved to the multiple before it,
+//! so the mean interval is shorter than a third of the lease by half of such a quarter: a quarter of a
+//! percent, or less.
 
 use std::time::Duration;
 

@@ -132,8 +132,9 @@ pub struct KeepAlive<K> {
 pub struct KeepAliveStats {
     /// Gauge: keys that are kept.
     pub kept: usize,
-    /// Gauge: timers that are armed. Each kept key has one. Others belong to flushes, to callbacks
-    /// that have not started, to releases that are tried again, and to waiting callers.
+    /// Gauge: timers that are armed. Each kept key has one. Others belong to flushes, to polls and
+    /// callbacks that have not started, to the limits of calls that have no answer yet, to releases
+    /// that are tried again, and to waiting callers.
     pub armed: usize,
     /// Gauge: destinations of the keys that are kept.
     pub destinations: usize,

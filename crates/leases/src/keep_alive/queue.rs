@@ -10,7 +10,9 @@
 //! - **QUEUE-1** A queue has one flush at a time, and only this flush takes items from it.
 //! - **QUEUE-2** While items are in the queue, a flush runs or is armed. Whoever queues an item arms
 //!   a flush, unless one runs. A flush ends under the lock under which it has found the queue
-//!   empty. If it is dropped amid a batch, whoever queues the next item arms another one.
+//!   empty. The exception is a flush that is dropped amid a batch: then its owner sees to the items
+//!   that are left. For renewals the next round of each registration arms another flush, and for
+//!   releases BACKGROUND-1 holds.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -15,6 +15,11 @@ use super::timers::TimerKey;
 /// [`advance`](Self::advance), [`jump_to`](Self::jump_to) or [`settle`](Self::settle). With the
 /// same seed they run in the same order again.
 ///
+/// A call that [hangs](crate::Fault::Hang) in the background ends at its limit when the clock gets
+/// there. [`stop`](crate::KeepGuard::stop) and the release of a lock do not wait for it. But a thread
+/// that itself `wait()`s for a call that hangs, or for a lock that another owner holds, goes on only
+/// if another thread moves the clock or heals the store.
+///
 /// # Examples
 ///
 /// ```
@@ -98,10 +103,11 @@ impl Steps {
     ///
     /// From this call on the manual clock moves with tokio's clock, so a store on the same clock
     /// grants and ends its leases by it. Several `Leases` of one runtime, with a clock each, stand for
-    /// several processes. Renewals and releases in the background call the store inside the poll of
-    /// this future: there it must answer without waiting, as a [`MemoryStore`](crate::MemoryStore)
-    /// does. A [`BlockingStore`](crate::BlockingStore) makes the awaited calls of these leases in
-    /// place, too, and blocks their tasks.
+    /// several processes. Renewals and releases in the background are polled inside the poll of this
+    /// future. One that is pending goes on when it is woken, and ends at its limit by tokio's clock. A
+    /// paused clock jumps to that limit while all tasks wait, so a store that asks a server gets no
+    /// time: use a [`MemoryStore`](crate::MemoryStore). A [`BlockingStore`](crate::BlockingStore) makes
+    /// all calls of these leases in place, and blocks their tasks.
     ///
     /// Drop the future, or abort its task, to let the process stand still: nothing is renewed from
     /// then on, and waiting tasks of these leases are not woken.

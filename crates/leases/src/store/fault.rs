@@ -85,7 +85,8 @@ pub enum Fault {
     Some(Vec<usize>, StoreError),
     /// The call has no answer, and no thread is blocked. When faults are
     /// [healed](crate::MemoryStore::heal), or others injected, the store asks anew what happens to the
-    /// call, unless its limit has ended it.
+    /// call, unless its limit has ended it. With [`Steps`](crate::Steps) that limit comes only when the
+    /// clock is moved: a thread that `wait()`s for the call can't do that itself.
     Hang,
 }
 

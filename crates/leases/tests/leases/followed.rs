@@ -47,6 +47,27 @@ async fn a_lock_is_kept_for_an_hour_and_lost_when_the_store_is_cut_off() {
     assert!(cut.elapsed() <= LEASE, "{:?}", cut.elapsed());
 }
 
+#[tokio::test(start_paused = true)]
+async fn renewals_that_hang_end_at_their_limit_by_the_clock_of_tokio_and_go_on_when_they_are_woken()
+{
+    let (store, leases, _) = first();
+    let guard = leases.lock("report").await.expect("it is free");
+    store.inject(|call| match call {
+        StoreCall::Renew { .. } => Fault::Hang,
+        _ => Fault::None,
+    });
+    sleep(LEASE * 3 / 5).await;
+    assert_eq!((guard.renewals(), leases.stats().given_up), (0, 1));
+    // The next one is amid its call.
+    store.heal();
+    sleep(Duration::from_millis(1)).await;
+    assert_eq!((guard.renewals(), leases.stats().given_up), (1, 1));
+    store.inject(|_| Fault::Hang);
+    let began = Instant::now();
+    guard.lost().await;
+    assert!(began.elapsed() <= LEASE, "{:?}", began.elapsed());
+}
+
 /// On a thread of its own it would answer after a time that tokio's clock does not know.
 #[tokio::test(start_paused = true)]
 async fn a_store_that_may_block_is_called_in_place() {
