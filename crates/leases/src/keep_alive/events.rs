@@ -13,7 +13,8 @@ use std::time::Duration;
 use tourbillon::Time;
 
 use super::lease_state::Loss;
-use super::timers::{TimerKey, Timers};
+use super::timer_key::TimerKey;
+use super::timers::Timers;
 use crate::store::StoreError;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::channel::{Receiver, Sender, TrySendError, bounded};

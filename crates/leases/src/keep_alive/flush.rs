@@ -15,7 +15,7 @@ use super::limited::Called;
 use super::queue::Flush;
 use super::registration::{Registration, SharedQueue};
 use super::renewal_loop::{RenewalLoop, count};
-use super::timers::TimerKey;
+use super::timer_key::TimerKey;
 use crate::store::{Outcome, StoreError};
 use crate::sync::{Arc, catch_panic};
 

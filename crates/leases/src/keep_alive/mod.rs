@@ -42,6 +42,7 @@ mod renewal_loop;
 #[cfg(any(test, feature = "test-util"))]
 mod steps;
 mod task;
+mod timer_key;
 mod timers;
 #[cfg(feature = "tracing")]
 pub(crate) mod trace;
@@ -66,7 +67,8 @@ pub(super) use guard::{Extending, Unextended};
 pub(super) use health::fails;
 pub(super) use limited::{Alarm, Called, LimitedCall, without_threads};
 pub(super) use queue::{DestinationQueue, Flush, QueueKey};
-pub(super) use timers::{TimerKey, Timers};
+pub(super) use timer_key::TimerKey;
+pub(super) use timers::Timers;
 pub(super) use waits::{FIRST as FIRST_WAIT, Waits};
 
 use std::fmt;

@@ -7,7 +7,7 @@ use tourbillon::Handle;
 use tourbillon::reentrancy::when_unlocked;
 
 use super::task::{TaskWorkers, WorkerTask};
-use super::timers::TimerKey;
+use super::timer_key::TimerKey;
 use crate::sync::{Arc, Mutex, catch_panic};
 
 /// The polls that run at one time. Fewer than the jobs of the scheduler, so that rounds, the limits of

@@ -7,7 +7,7 @@ use tourbillon::test_util::Stepped;
 use tourbillon::{Clock, Handle, ManualClock, Scheduler, Time};
 
 use super::build_error::BuildError;
-use super::timers::TimerKey;
+use super::timer_key::TimerKey;
 
 /// Drives [`Leases`](crate::Leases) or a [`KeepAlive`](super::KeepAlive) from the thread of a test.
 ///

@@ -18,21 +18,9 @@ use tourbillon::{
 use super::KeepError;
 use super::polls::{PollSlots, PollsTask};
 use super::task::WorkerTask;
+use super::timer_key::TimerKey;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, OnceLock, Origin};
-
-/// Names a timer.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) enum TimerKey {
-    /// The repeating timer of a registration, or of a caller that waits.
-    Registration(u64),
-    /// The flush of a queue, by its number.
-    Flush(u64),
-    /// A poll of a task, a wake-up, or releases that are tried again.
-    Call(u64),
-    /// The callback with the events of a registration.
-    Tell(u64),
-}
 
 /// The rounds, polls and wake-ups that run at one time. None of them block, unless polls of a user's
 /// store do, which are fewer.

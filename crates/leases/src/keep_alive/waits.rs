@@ -13,7 +13,8 @@ use tourbillon::{Next, Time};
 
 use super::events::What;
 use super::renewal_loop::RenewalLoop;
-use super::timers::{TimerKey, Timers};
+use super::timer_key::TimerKey;
+use super::timers::Timers;
 use crate::store::StoreError;
 use crate::sync::{Arc, Mutex, Origin, catch_panic};
 
