@@ -12,10 +12,12 @@
 //!   timeouts, while its successor lets the lease run out. (One whose network was cut answered for another 1.06 s, with the
 //!   default timeout of one second.) Reads are confirmed by a majority. So if the term is
 //!   the same before and after, no successor was elected in between, and the leader of this term has renewed the lease.
-//! - **ETCD-4** No lease ends early. The leader counts a lease from when it makes or renews it, which is after the caller
+//! - **ETCD-4** A leader ends no lease early. It counts a lease from when it makes or renews it, which is after the caller
 //!   has sent its request, by a clock that nobody can set. A new leader gives each lease its full length again. Lengths
 //!   are rounded up to seconds. So leases end late, if at all: after a change of the leader, or when a thousand end at one
-//!   time.
+//!   time. The exception is a server without etcd's change #16822 (in 3.4: #17465, of February 2024). A leader that hung
+//!   in a write to its disk may not know that it was replaced, and its successor then carries out its orders to end leases,
+//!   also of those that were renewed meanwhile. The store cannot see that before the next renewal.
 //! - **ETCD-5** Every call can be repeated, since the secret tells whether it was carried out. Only its hash is stored.
 
 mod acquiring;
