@@ -149,8 +149,11 @@ impl Names {
         let taken = match self.exchange.txn(txn).await {
             Ok(taken) => taken,
             Err(error) => {
-                // Keys that it has made after all end with their leases.
-                self.exchange.discard(leases).await;
+                // Nothing was executed. After other errors there may be keys, which a repetition of the call may have
+                // taken for its own by now. The end of their leases would free them under a holder.
+                if matches!(error, StoreError::Refused(_)) {
+                    self.exchange.discard(leases).await;
+                }
                 return Err(error);
             }
         };

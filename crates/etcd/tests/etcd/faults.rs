@@ -246,6 +246,41 @@ fn a_server_that_is_full_grants_nothing_and_what_is_held_goes_on() {
     assert_eq!(release(&store, "x", "a:1"), Released::Released);
 }
 
+/// The number of changes to keys.
+fn revision(server: &Server) -> u64 {
+    let answer = server.post("/v3/kv/range", &format!(r#"{{"key":"{}"}}"#, base64(b"-")));
+    let number = answer.split_once(r#""revision":""#).expect("it is there").1;
+    let number = number.split('"').next().unwrap();
+    number.parse().expect("it is a number")
+}
+
+#[test]
+#[cfg_attr(not(has_etcd), ignore = "needs: apt-get install etcd-server")]
+fn an_acquire_whose_answer_is_lost_leaves_the_key_to_its_repetition() {
+    let server = Server::start();
+    let (proxy, store) = proxy(&server, Duration::ZERO);
+    granted(&store, "x", "a:1");
+    let mut made = 0;
+    for bytes in (0..400).step_by(10) {
+        let name = format!("n{bytes}");
+        let before = revision(&server);
+        proxy.begin(Trouble::CutAfter(bytes), Way::Down);
+        let first = store.acquire(&claim(&name, "a:1"), LIMIT);
+        proxy.end();
+        if first.is_ok() {
+            continue;
+        }
+        // The repetition may be under way already: the end of the lease would take the key from it.
+        let changes = revision(&server) - before;
+        assert!(changes <= 1, "{bytes}: {first:?}");
+        made += changes;
+        let again = patiently(|| acquire(&store, &name, "a:1"));
+        assert!(matches!(again, Ok(Acquired::Granted { .. })), "{again:?}");
+        assert_eq!(revision(&server) - before, 1);
+    }
+    assert!(made > 0, "no answer was lost");
+}
+
 // === three servers ===
 
 #[test]
