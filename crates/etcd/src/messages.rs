@@ -85,8 +85,17 @@ pub(crate) struct PutRequest {
 pub(crate) struct PutResponse {}
 
 #[derive(Clone, PartialEq, Message)]
+pub(crate) struct DeleteRangeRequest {
+    #[prost(bytes = "vec", tag = "1")]
+    pub(crate) key: Vec<u8>,
+}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(crate) struct DeleteRangeResponse {}
+
+#[derive(Clone, PartialEq, Message)]
 pub(crate) struct RequestOp {
-    #[prost(oneof = "Operation", tags = "1, 2, 4")]
+    #[prost(oneof = "Operation", tags = "1, 2, 3, 4")]
     pub(crate) operation: Option<Operation>,
 }
 
@@ -96,13 +105,15 @@ pub(crate) enum Operation {
     Range(RangeRequest),
     #[prost(message, tag = "2")]
     Put(PutRequest),
+    #[prost(message, tag = "3")]
+    DeleteRange(DeleteRangeRequest),
     #[prost(message, tag = "4")]
     Txn(TxnRequest),
 }
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct ResponseOp {
-    #[prost(oneof = "OperationResult", tags = "1, 2, 4")]
+    #[prost(oneof = "OperationResult", tags = "1, 2, 3, 4")]
     pub(crate) result: Option<OperationResult>,
 }
 
@@ -112,6 +123,8 @@ pub(crate) enum OperationResult {
     Range(RangeResponse),
     #[prost(message, tag = "2")]
     Put(PutResponse),
+    #[prost(message, tag = "3")]
+    DeleteRange(DeleteRangeResponse),
     #[prost(message, tag = "4")]
     Txn(TxnResponse),
 }
@@ -305,6 +318,13 @@ impl RequestOp {
     pub(crate) fn put(put: PutRequest) -> Self {
         RequestOp {
             operation: Some(Operation::Put(put)),
+        }
+    }
+
+    /// The end of one key.
+    pub(crate) fn delete(key: Vec<u8>) -> Self {
+        RequestOp {
+            operation: Some(Operation::DeleteRange(DeleteRangeRequest { key })),
         }
     }
 

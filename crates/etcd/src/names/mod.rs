@@ -1,11 +1,13 @@
 //! What a store does to names, each of which is a key.
 //!
 //! - **ETCD-1** A key is put only in a transaction that finds no such key, or finds the very revision that was read before.
+//!   A release deletes it in a transaction of the second kind. The end of the lease would not do: another call of the
+//!   holder may have given the key another lease since the read.
 //!   So a name is granted to one owner at a time. The token is the revision of the transaction that made the key.
 //!   Revisions grow, and later puts to the key leave it, so tokens grow from holder to holder.
 //! - **ETCD-2** Each holding has a lease of its own, whose end deletes the key. So a name that is not renewed ends,
-//!   whatever else the process renews, and the release is the end of the lease, which touches no later holder's key. With
-//!   one lease for all names of a process, a name whose release was lost would be held for as long as any other is.
+//!   whatever else the process renews. A call ends a lease only after the key is gone or has another one. With one lease
+//!   for all names of a process, a name whose release was lost would be held for as long as any other is.
 //! - **ETCD-3** A renewal counts only between two reads: the key is read, its lease is renewed, and the key is read again.
 //!   All three answers have to come from one server, and from one term of its leader. Renewals do not pass through the
 //!   log of the cluster. A leader that was replaced and has not noticed it answers them, for up to two election
@@ -132,10 +134,31 @@ impl Names {
         is_put
     }
 
+    /// Deletes the key of a name, and ends its lease. Returns whether it was still as it was read (ETCD-1).
+    async fn delete(&self, name: &str, was: &Entry) -> Result<bool, StoreError> {
+        let key = self.key(name);
+        let delete = RequestOp::delete(key.clone());
+        let is_deleted = self.do_if_as_of(key, was.revision, delete).await?;
+        if is_deleted {
+            self.exchange.discard([was.lease]).await;
+        }
+        Ok(is_deleted)
+    }
+
     async fn put_if_as_of(&self, revision: i64, put: PutRequest) -> Result<bool, StoreError> {
+        let key = put.key.clone();
+        self.do_if_as_of(key, revision, RequestOp::put(put)).await
+    }
+
+    async fn do_if_as_of(
+        &self,
+        key: Vec<u8>,
+        revision: i64,
+        operation: RequestOp,
+    ) -> Result<bool, StoreError> {
         let txn = TxnRequest {
-            compare: vec![Compare::is_as_of(put.key.clone(), revision)],
-            success: vec![RequestOp::put(put)],
+            compare: vec![Compare::is_as_of(key, revision)],
+            success: vec![operation],
             failure: Vec::new(),
         };
         Ok(self.exchange.txn(txn).await?.succeeded)

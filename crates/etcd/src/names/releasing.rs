@@ -3,7 +3,7 @@
 use futures_util::future::join_all;
 use tourbillon_leases::{Released, StoreError};
 
-use super::{Answers, Entry, Names, changed};
+use super::{ATTEMPTS, Answers, Entry, Names, changed};
 
 /// A name that is to be released.
 pub(crate) struct Ended {
@@ -37,27 +37,37 @@ impl Names {
     ) -> Result<Vec<Result<Released, StoreError>>, StoreError> {
         let keys = ended.iter().map(|one| self.key(&one.name));
         let (_, kvs) = self.exchange.read(keys, false).await?;
-        let releases = kvs.iter().zip(ended).map(async |(kv, one)| {
+        let releases = kvs.iter().zip(ended).map(|(kv, one)| {
             let entry = kv.as_ref().map(Entry::of);
-            let held = entry
+            self.release_one(one, entry)
+        });
+        Ok(join_all(releases).await)
+    }
+
+    async fn release_one(
+        &self,
+        ended: &Ended,
+        mut read: Option<Entry>,
+    ) -> Result<Released, StoreError> {
+        for _ in 0..ATTEMPTS {
+            let held = read
                 .as_ref()
-                .and_then(|entry| Some((entry, entry.held_with(&one.hash)?)));
+                .and_then(|entry| Some((entry, entry.held_with(&ended.hash)?)));
             let Some((entry, record)) = held else {
                 return Ok(Released::NotHeld);
             };
-            if one.rest == 0 {
-                // Only this holding has the lease (ETCD-2).
-                return Ok(match self.exchange.revoke(entry.lease).await? {
-                    true => Released::Released,
-                    false => Released::NotHeld,
-                });
+            let is_released = if ended.rest == 0 {
+                self.delete(&ended.name, entry).await?
+            } else {
+                let rest = record.clone().released(ended.rest);
+                self.replace(&ended.name, entry, &rest, ended.rest).await?
+            };
+            if is_released {
+                return Ok(Released::Released);
             }
-            let rest = record.clone().released(one.rest);
-            match self.replace(&one.name, entry, &rest, one.rest).await? {
-                true => Ok(Released::Released),
-                false => Err(changed(&one.name)),
-            }
-        });
-        Ok(join_all(releases).await)
+            // Another call of the holder was faster, such as one that gives the lease another length.
+            read = self.entry(&ended.name).await?;
+        }
+        Err(changed(&ended.name))
     }
 }

@@ -10,7 +10,9 @@ use chaos::proxy::{Proxy, Trouble, Way};
 use chaos::servers::etcd::Server;
 use kit::wait;
 use tourbillon_etcd::EtcdStore;
-use tourbillon_leases::{Acquired, Leases, Outcome, Released, Renewal, Secret, StoreError};
+use tourbillon_leases::{
+    Acquired, Holding, Leases, Outcome, Released, Renewal, Secret, StoreError,
+};
 
 use crate::calls::Calls;
 use crate::common::{
@@ -279,6 +281,40 @@ fn an_acquire_whose_answer_is_lost_leaves_the_key_to_its_repetition() {
         assert_eq!(revision(&server) - before, 1);
     }
     assert!(made > 0, "no answer was lost");
+}
+
+#[test]
+#[cfg_attr(not(has_etcd), ignore = "needs: apt-get install etcd-server")]
+fn a_release_that_meets_another_length_of_the_lease_frees_the_name_all_the_same() {
+    let place = place();
+    let slow = Proxy::before((Ipv4Addr::LOCALHOST, server().port()).into(), 200 * MS).unwrap();
+    let builder = EtcdStore::builder(&format!("etcd://127.0.0.1:{}", slow.port()));
+    let (store, direct) = (builder.prefix(&*place.0).build().unwrap(), place.store());
+    let secret = Secret::new("a:1");
+    for (name, rest) in [("x", Duration::ZERO), ("y", LEASE)] {
+        granted(&store, name, "a:1");
+        let before = slow.seen().bytes_down;
+        let released = thread::scope(|scope| {
+            let releases = scope.spawn(|| {
+                store.release_many(
+                    Default::default(),
+                    &[Holding::new(name, secret).after(rest)],
+                    LIMIT,
+                )
+            });
+            // What the release has read is on its way.
+            wait::until("it has read", || slow.seen().bytes_down >= before + 60);
+            let late = Renewal::new(name, secret, 2 * LEASE);
+            assert_eq!(renew(&direct, &[late]), [Outcome::Renewed]);
+            releases.join().unwrap()
+        });
+        assert_eq!(released, Ok(vec![Ok(Released::Released)]));
+        let holder = direct.holder_of(name, LIMIT).unwrap();
+        match rest.is_zero() {
+            true => assert_eq!(holder, None),
+            false => assert_eq!(holder.unwrap().owner, "a:1 (released)"),
+        }
+    }
 }
 
 // === three servers ===
