@@ -167,16 +167,21 @@ impl Names {
     /// Whether the server carries out calls of this user: a transaction with a put that is never executed.
     pub(crate) async fn check(&self) -> Result<(), StoreError> {
         let key = self.key("");
-        let put = PutRequest {
-            key: key.clone(),
-            ..PutRequest::default()
-        };
         let txn = TxnRequest {
             compare: vec![Compare::is_as_of(key.clone(), i64::MAX)],
-            success: vec![RequestOp::put(put)],
+            success: vec![self.put_for_rights()],
             failure: vec![RequestOp::range(RangeRequest::of(key))],
         };
         self.exchange.txn(txn).await.map(drop)
+    }
+
+    /// A put of the prefix, which is nobody's name. In a branch that is never executed, it makes the server look whether
+    /// the user has the right to write.
+    fn put_for_rights(&self) -> RequestOp {
+        RequestOp::put(PutRequest {
+            key: self.key(""),
+            ..PutRequest::default()
+        })
     }
 }
 

@@ -26,8 +26,15 @@ fn server_with_users() -> Server {
             "role/grant",
             &*format!(r#"{{"name":"app","perm":{{"permType":"READWRITE",{range}}}}}"#),
         ),
+        ("user/add", r#"{"name":"reader","password":"r"}"#),
+        ("role/add", r#"{"name":"reader"}"#),
+        (
+            "role/grant",
+            &*format!(r#"{{"name":"reader","perm":{{"permType":"READ",{range}}}}}"#),
+        ),
         ("user/grant", r#"{"user":"root","role":"root"}"#),
         ("user/grant", r#"{"user":"app","role":"app"}"#),
+        ("user/grant", r#"{"user":"reader","role":"reader"}"#),
         ("enable", "{}"),
     ] {
         let answer = server.post(&format!("/v3/auth/{path}"), json);
@@ -68,6 +75,12 @@ fn users_need_a_password_and_the_rights_to_the_prefix() {
         refused(&answer, &[words]);
         assert!(!format!("{answer:?}{store:?}").contains("p@:/%"));
     }
+    // Who may only read is not granted what it could not release.
+    let reader = open("reader:r@");
+    refused(&reader.check(LIMIT), &["needs to read and write"]);
+    refused(&acquire(&reader, "y", "b:1"), &["needs to read and write"]);
+    assert_eq!(app.holder_of("y", LIMIT), Ok(None));
+    assert!(matches!(reader.holder_of("x", LIMIT), Ok(Some(_))));
     // The tokens of connections do not outlive the server: the store logs in again.
     server.restart();
     let mine = Renewal::new("x", Secret::new("a:1"), LEASE);
