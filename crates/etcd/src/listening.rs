@@ -14,7 +14,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_stream::StreamExt;
 use tonic::Streaming;
 use tourbillon_leases::{StoreError, WaitQueue};
@@ -138,15 +138,22 @@ async fn follow(ear: &Ear, links: &Arc<Links>, prefix: &str) -> Result<(), Store
     // Release pairs with the Acquire in `released`. From here on the watch tells of everything (ETCDWATCH-1).
     ear.hears.store(true, Ordering::Release);
     ear.queue.all_may_be_free();
+    let mut look = Instant::now() + LOOKS;
     loop {
+        // Also while deletes arrive all the time.
+        if Instant::now() >= look {
+            if ear.queue.is_empty() {
+                return Ok(());
+            }
+            look = Instant::now() + LOOKS;
+        }
         let (message, given_up) = (pin!(stream.message()), pin!(link.until_given_up()));
-        let message = match timeout(LOOKS, select(message, given_up)).await {
+        let message = match timeout_at(look, select(message, given_up)).await {
             Ok(Either::Left((message, _))) => message.map_err(failed)?,
             Ok(Either::Right(_)) => {
                 let why = "etcd: the connection was given up";
                 return Err(StoreError::Unavailable(why.to_owned()));
             }
-            Err(_) if ear.queue.is_empty() => return Ok(()),
             Err(_) => continue,
         };
         is_watching(message.as_ref())?;

@@ -195,3 +195,19 @@ fn a_waker_that_panics_keeps_nobody_else_from_being_woken() {
     assert_eq!(release(&store, "y", "a:1"), Released::Released);
     wait::until("it is woken", || waiting.times() > before);
 }
+
+#[test]
+#[cfg_attr(not(has_etcd), ignore = "needs: apt-get install etcd-server")]
+fn a_watch_that_nobody_needs_ends_also_while_names_are_released() {
+    let place = place();
+    let (own, other) = (place.store(), place.store());
+    let waiting = Waiting::of(&own, "x");
+    waiting.is_heard();
+    drop(waiting);
+    let start = Instant::now();
+    while listens(&own) {
+        assert!(start.elapsed() < LIMIT, "it still listens");
+        granted(&other, "y", "a:1");
+        assert_eq!(release(&other, "y", "a:1"), Released::Released);
+    }
+}
