@@ -196,8 +196,13 @@ fn confirmed(
         (Some(true), _, false) => Err(StoreError::Unavailable(
             "etcd: the leader, or the server, has changed during the renewal".to_owned(),
         )),
+        // The lease has run out, and the key is about to be deleted. But servers before 3.4.20 also say so of leases that
+        // live on, so only the end of the key is the end of the holding.
+        (Some(true), false, true) => Err(StoreError::Unavailable(
+            "etcd: the lease has ended, and its key is still there".to_owned(),
+        )),
         // Its lease has run out, or somebody has deleted the key.
-        (Some(true), false, true) | (None, ..) => Ok(false),
+        (None, ..) => Ok(false),
     })
 }
 
@@ -214,10 +219,9 @@ mod tests {
                 let answer = confirmed(is_same, is_alive, is_confirmed);
                 let counts = (is_same, is_alive, is_confirmed) == (Some(true), true, true);
                 assert_eq!(answer == Some(Ok(true)), counts);
-                // The name is lost for good only if the key is gone, or a leader knows that the lease is.
-                let is_lost =
-                    is_same.is_none() || (is_same == Some(true) && !is_alive && is_confirmed);
-                assert_eq!(answer == Some(Ok(false)), is_lost);
+                // The name is lost for good only if the key is gone.
+                assert_eq!(answer == Some(Ok(false)), is_same.is_none());
+                assert_eq!(answer.is_none(), is_same == Some(false));
             }
         }
     }
