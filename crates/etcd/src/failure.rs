@@ -33,6 +33,8 @@ impl Fault {
     pub(crate) fn of(server: &str, status: &Status) -> Self {
         let why = format!("etcd at {server}: {}", described(status));
         let error = match status.code() {
+            // A change of users or roles has made the token old that was given a moment ago. The next one may do.
+            _ if is_old_token(status) => StoreError::Unavailable(why),
             Code::PermissionDenied => StoreError::Refused(format!(
                 "{why}: the role of the user needs to read and write all keys with the prefix of the store"
             )),
@@ -59,8 +61,17 @@ pub(crate) fn is_stale_token(status: &Status) -> bool {
     // or roles since the token was given.
     status.code() == Code::Unauthenticated
         || status.message().contains("user name is empty")
-        || status.message().contains("revision of auth store is old")
-        || status.message().contains("revision in header is old")
+        || is_old_token(status)
+}
+
+/// Whether the token was one of the server's.
+fn is_old_token(status: &Status) -> bool {
+    let texts = [
+        "invalid auth token",
+        "revision of auth store is old",
+        "revision in header is old",
+    ];
+    texts.iter().any(|text| status.message().contains(text))
 }
 
 /// Whether another server may do better, or a new connection to this one.
@@ -141,6 +152,23 @@ mod tests {
         )));
         let old = "etcdserver: revision of auth store is old";
         assert!(is_stale_token(&Status::invalid_argument(old)));
+        // With a token that was given a moment ago they may pass. The lack of a user does not.
+        let may_pass = |status: &Status| Fault::of("a:1", status).error.may_pass();
+        for (status, passes) in [
+            (
+                Status::unauthenticated("etcdserver: invalid auth token"),
+                true,
+            ),
+            (Status::invalid_argument(old), true),
+            (Status::unknown("auth: revision in header is old"), true),
+            (
+                Status::invalid_argument("etcdserver: user name is empty"),
+                false,
+            ),
+        ] {
+            assert!(is_stale_token(&status));
+            assert_eq!(may_pass(&status), passes, "{status}");
+        }
         let denied = Status::permission_denied("etcdserver: permission denied");
         assert!(!is_stale_token(&denied) && !is_of_connection(&denied));
         assert!(is_of_connection(&Status::unavailable(
