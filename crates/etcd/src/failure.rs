@@ -44,6 +44,8 @@ impl Fault {
             | Code::OutOfRange
             | Code::Unimplemented
             | Code::AlreadyExists => StoreError::Refused(why),
+            // A message that the connection of the server does not read. Other lacks may pass.
+            Code::ResourceExhausted if is_large(&why) => StoreError::Refused(why),
             // The server has executed nothing, or is not reached, or has a trouble that may pass: no leader, a
             // change of the leader, too many requests, a full disk, a lease that ran out meanwhile.
             _ => StoreError::Unavailable(why),
@@ -53,6 +55,22 @@ impl Fault {
             error,
         }
     }
+}
+
+/// Whether a batch was refused that may be accepted in parts.
+pub(crate) fn is_too_large(error: &StoreError) -> bool {
+    matches!(error, StoreError::Refused(why) if is_large(why))
+}
+
+fn is_large(why: &str) -> bool {
+    // Of `--max-txn-ops`, of `--max-request-bytes`, of a request on a connection, and of an answer.
+    let texts = [
+        "too many operations",
+        "request is too large",
+        "message larger than max",
+        "message length too large",
+    ];
+    texts.iter().any(|text| why.contains(text))
 }
 
 /// Whether the server no longer knows the token of the connection. It has executed nothing.
@@ -131,6 +149,35 @@ mod tests {
         }
         assert!(Fault::of("a:1", &Status::not_found("lease")).is_missing);
         assert!(!Fault::of("a:1", &Status::unavailable("no")).is_missing);
+    }
+
+    #[test]
+    fn what_is_too_large_is_refused_and_may_be_asked_in_parts() {
+        for (code, why) in [
+            (
+                Code::InvalidArgument,
+                "etcdserver: too many operations in txn request",
+            ),
+            (Code::InvalidArgument, "etcdserver: request is too large"),
+            (
+                Code::ResourceExhausted,
+                "grpc: received message larger than max (3014911 vs. 2097152)",
+            ),
+            (
+                Code::OutOfRange,
+                "Error, decoded message length too large: found 9 bytes, the limit is: 8 bytes",
+            ),
+        ] {
+            assert!(
+                is_too_large(&Fault::of("a:1", &Status::new(code, why)).error),
+                "{why}"
+            );
+        }
+        let full = Status::resource_exhausted("etcdserver: mvcc: database space exceeded");
+        let denied = Status::permission_denied("etcdserver: permission denied");
+        for status in [full, denied] {
+            assert!(!is_too_large(&Fault::of("a:1", &status).error), "{status}");
+        }
     }
 
     #[test]

@@ -49,13 +49,13 @@ impl Names {
         batch: &[Result<Wanted, StoreError>],
     ) -> Result<Vec<Result<Acquired, StoreError>>, StoreError> {
         let mut answers = Answers::new(batch, |wanted| &wanted.name);
-        for portion in answers.portions.clone() {
+        while let Some(portion) = answers.portions.pop_front() {
             let wanted: Vec<_> = portion
                 .iter()
                 .filter_map(|&at| batch[at].as_ref().ok())
                 .collect();
             let answered = self.acquire_portion(&wanted).await;
-            answers.place(&portion, answered);
+            answers.place(portion, answered);
         }
         answers.into_result()
     }

@@ -28,12 +28,13 @@ mod looking;
 mod releasing;
 mod renewing;
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
 
 use tourbillon_leases::{Secret, StoreError};
 
 use crate::exchange::Exchange;
+use crate::failure::is_too_large;
 use crate::messages::{Compare, KeyValue, PutRequest, RangeRequest, RequestOp, TxnRequest};
 use crate::record::{Record, hash_of};
 use crate::sync::Arc;
@@ -230,7 +231,9 @@ fn changed(name: &str) -> StoreError {
 /// The answers to a batch, and the portions in which it is asked.
 struct Answers<R> {
     answers: Vec<Result<R, StoreError>>,
-    portions: Vec<Vec<usize>>,
+    /// Those that are still to be asked.
+    portions: VecDeque<Vec<usize>>,
+    is_in_one: bool,
     /// The error of a portion that has failed as a whole.
     failed: Option<StoreError>,
 }
@@ -238,16 +241,16 @@ struct Answers<R> {
 impl<R> Answers<R> {
     /// Items that are wrong have their answer already. No portion has a name twice.
     fn new<T>(batch: &[Result<T, StoreError>], name: impl Fn(&T) -> &str) -> Self {
-        let mut portions: Vec<Vec<usize>> = Vec::new();
+        let mut portions: VecDeque<Vec<usize>> = VecDeque::new();
         let mut names = HashSet::new();
         for (at, item) in batch.iter().enumerate() {
             let Ok(item) = item else { continue };
-            let fits = portions.last().is_some_and(|one| one.len() < PORTION);
+            let fits = portions.back().is_some_and(|one| one.len() < PORTION);
             if !fits || !names.insert(name(item)) {
                 names = HashSet::from([name(item)]);
-                portions.push(Vec::new());
+                portions.push_back(Vec::new());
             }
-            if let Some(last) = portions.last_mut() {
+            if let Some(last) = portions.back_mut() {
                 last.push(at);
             }
         }
@@ -257,25 +260,32 @@ impl<R> Answers<R> {
         };
         Answers {
             answers: batch.iter().map(answer).collect(),
+            is_in_one: portions.len() == 1,
             portions,
             failed: None,
         }
     }
 
-    /// Puts the answers of a portion into their places.
+    /// Puts the answers of a portion into their places. One that is too large for the server is asked again in halves.
     fn place(
         &mut self,
-        portion: &[usize],
+        mut portion: Vec<usize>,
         answered: Result<Vec<Result<R, StoreError>>, StoreError>,
     ) {
         match answered {
             Ok(answers) => {
-                for (&at, answer) in portion.iter().zip(answers) {
+                for (at, answer) in portion.into_iter().zip(answers) {
                     self.answers[at] = answer;
                 }
             }
+            Err(error) if portion.len() > 1 && is_too_large(&error) => {
+                let behind = portion.split_off(portion.len() / 2);
+                self.portions.push_front(behind);
+                self.portions.push_front(portion);
+                self.is_in_one = false;
+            }
             Err(error) => {
-                for &at in portion {
+                for at in portion {
                     self.answers[at] = Err(error.clone());
                 }
                 self.failed = Some(error);
@@ -286,7 +296,7 @@ impl<R> Answers<R> {
     /// An only portion that has failed is an error of the call. Then the leases may try each item alone.
     fn into_result(self) -> Result<Vec<Result<R, StoreError>>, StoreError> {
         match self.failed {
-            Some(error) if self.portions.len() == 1 => Err(error),
+            Some(error) if self.is_in_one => Err(error),
             _ => Ok(self.answers),
         }
     }
@@ -324,8 +334,8 @@ mod tests {
         });
         let mut answers = Answers::new(&batch, |name| name);
         assert_eq!(answers.portions, [vec![0, 1], vec![2], vec![4, 5]]);
-        answers.place(&[0, 1], Ok(vec![Ok(1), Ok(2)]));
-        answers.place(&[2], Err(refused()));
+        answers.place(vec![0, 1], Ok(vec![Ok(1), Ok(2)]));
+        answers.place(vec![2], Err(refused()));
         let answers = answers.into_result().unwrap();
         assert_eq!(answers[..4], [Ok(1), Ok(2), Err(refused()), Err(refused())]);
         assert!(matches!(&answers[4], Err(StoreError::Unavailable(_))));
@@ -335,13 +345,35 @@ mod tests {
     fn an_only_portion_that_fails_fails_the_call() {
         let batch = [Ok("a"), Ok("b")];
         let mut answers = Answers::<()>::new(&batch, |name| name);
-        let refused = StoreError::Refused("too large".to_owned());
-        answers.place(&[0, 1], Err(refused.clone()));
+        let refused = StoreError::Refused("no rights".to_owned());
+        answers.place(vec![0, 1], Err(refused.clone()));
         assert_eq!(answers.into_result(), Err(refused));
         assert_eq!(
             Answers::<()>::new::<&str>(&[], |name| name).into_result(),
             Ok(vec![])
         );
+    }
+
+    #[test]
+    fn a_portion_that_is_too_large_is_asked_again_in_halves() {
+        let large = || StoreError::Refused("etcdserver: request is too large".to_owned());
+        let batch = ["a", "b", "c"].map(Ok);
+        let mut answers = Answers::new(&batch, |name| name);
+        let mut asked = Vec::new();
+        while let Some(portion) = answers.portions.pop_front() {
+            asked.push(portion.clone());
+            // The last one is too large alone.
+            let answered = match portion[..] {
+                [0 | 1] => Ok(vec![Ok(portion[0])]),
+                _ => Err(large()),
+            };
+            answers.place(portion, answered);
+        }
+        assert_eq!(
+            asked,
+            [vec![0, 1, 2], vec![0], vec![1, 2], vec![1], vec![2]]
+        );
+        assert_eq!(answers.into_result(), Ok(vec![Ok(0), Ok(1), Err(large())]));
     }
 
     #[test]

@@ -20,13 +20,13 @@ impl Names {
         batch: &[Result<Ended, StoreError>],
     ) -> Result<Vec<Result<Released, StoreError>>, StoreError> {
         let mut answers = Answers::new(batch, |ended| &ended.name);
-        for portion in answers.portions.clone() {
+        while let Some(portion) = answers.portions.pop_front() {
             let ended: Vec<_> = portion
                 .iter()
                 .filter_map(|&at| batch[at].as_ref().ok())
                 .collect();
             let answered = self.release_portion(&ended).await;
-            answers.place(&portion, answered);
+            answers.place(portion, answered);
         }
         answers.into_result()
     }

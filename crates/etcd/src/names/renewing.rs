@@ -47,13 +47,13 @@ impl Names {
         batch: &[Result<Renewed, StoreError>],
     ) -> Result<Vec<Result<bool, StoreError>>, StoreError> {
         let mut answers = Answers::new(batch, |renewed| &renewed.name);
-        for portion in answers.portions.clone() {
+        while let Some(portion) = answers.portions.pop_front() {
             let renewals: Vec<_> = portion
                 .iter()
                 .filter_map(|&at| batch[at].as_ref().ok())
                 .collect();
             let answered = self.renew_portion(&renewals).await;
-            answers.place(&portion, answered);
+            answers.place(portion, answered);
         }
         answers.into_result()
     }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use chaos::servers::etcd::Server;
 use kit::wait;
 use tourbillon_etcd::EtcdStore;
 use tourbillon_leases::{
@@ -331,22 +332,64 @@ fn batches_that_compete_share_the_names_and_leave_no_lease_behind() {
 
 #[test]
 #[cfg_attr(not(has_etcd), ignore = "needs: apt-get install etcd-server")]
-fn a_batch_that_is_too_large_for_the_server_is_refused_as_a_whole() {
+fn a_batch_that_is_too_large_for_the_server_is_asked_in_parts() {
     let store = place().store();
     let data = "d".repeat(100_000);
-    let names: Vec<_> = (0..20).map(|at| format!("n{at}")).collect();
-    let claims: Vec<_> = names
+    // The server refuses more than 1.5 MB, and its connections refuse more than 2 MB before they read it.
+    for size in [20, 30] {
+        let names: Vec<_> = (0..size).map(|at| format!("{size}/{at}")).collect();
+        let claims: Vec<_> = names
+            .iter()
+            .map(|name| claim(name, "a:1").with_data(&data))
+            .collect();
+        for answer in acquire_many(&store, &claims) {
+            assert!(matches!(answer, Ok(Acquired::Granted { .. })), "{answer:?}");
+        }
+    }
+    // One that is too large alone is refused beside the others.
+    for (size, words) in [
+        (1_600_000, "request is too large"),
+        (2_200_000, "larger than max"),
+    ] {
+        let data = "d".repeat(size);
+        let large = claim("large", "a:1").with_data(&data);
+        let free = format!("free {size}");
+        let answers = acquire_many(&store, &[large, claim(&free, "a:1")]);
+        refused(&answers[0], &[words]);
+        assert!(
+            matches!(answers[1], Ok(Acquired::Granted { .. })),
+            "{answers:?}"
+        );
+        refused(&store.acquire(&large, LIMIT), &[words]);
+    }
+}
+
+#[test]
+#[cfg_attr(not(has_etcd), ignore = "needs: apt-get install etcd-server")]
+fn a_server_with_small_transactions_has_an_answer_for_each() {
+    let server = Server::with(&["--max-txn-ops", "20"]);
+    let store = EtcdStore::open(&server.url()).unwrap();
+    let names: Vec<_> = (0..300).map(|at| format!("n{at}")).collect();
+    let claims: Vec<_> = names.iter().map(|name| claim(name, "a:1")).collect();
+    for answer in acquire_many(&store, &claims) {
+        assert!(matches!(answer, Ok(Acquired::Granted { .. })), "{answer:?}");
+    }
+    let secret = Secret::new("a:1");
+    let renewals: Vec<_> = names
         .iter()
-        .map(|name| claim(name, "a:1").with_data(&data))
+        .map(|name| Renewal::new(name, secret, LEASE))
         .collect();
-    let call =
-        tourbillon_leases::LeaseStore::acquire(&store, Destination::default(), &claims, LIMIT);
-    refused(&calls::wait(call), &["request is too large"]);
-    // Each one alone is not.
-    assert!(matches!(
-        store.acquire(&claims[0], LIMIT),
-        Ok(Acquired::Granted { .. })
-    ));
+    assert!(
+        renew(&store, &renewals)
+            .iter()
+            .all(|one| *one == Outcome::Renewed)
+    );
+    let held: Vec<_> = names
+        .iter()
+        .map(|name| Holding::new(name, secret))
+        .collect();
+    let released = store.release_many(Destination::default(), &held, LIMIT);
+    assert_eq!(released, Ok(vec![Ok(Released::Released); 300]));
 }
 
 // === what is in the cluster ===
