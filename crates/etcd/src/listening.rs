@@ -80,7 +80,7 @@ impl Ear {
     }
 }
 
-/// The running task. If it panics, since a waker has, the next caller that waits starts another one.
+/// The running task. If it ends in another way than by [`Ear::ends`], the next caller that waits starts another one.
 struct Listener {
     ear: Arc<Ear>,
     has_ended: bool,

@@ -181,19 +181,27 @@ fn a_waker_that_panics_keeps_nobody_else_from_being_woken() {
         }
     }
 
-    let store = place().store();
+    let place = place();
+    let (store, other) = (place.store(), place.store());
     let panics = Arc::new(Panics::default());
-    let bomb = store.watch("x", &Waker::from(Arc::clone(&panics)));
-    wait::until("it has panicked", || {
-        panics.0.0.load(SeqCst) > 0 && !listens(&store)
+    let bomb = store.watch("x", &Waker::from(Arc::clone(&panics))).unwrap();
+    // Beside it, on both sides, whatever the order is in which they are woken.
+    let waiting = ["w", "x", "y"].map(|name| Waiting::of(&store, name));
+    wait::until("the watch begins", || {
+        waiting.iter().all(|one| one.times() > 0)
     });
-    granted(&store, "y", "a:1");
-    drop(bomb);
-    let waiting = Waiting::of(&store, "y");
-    waiting.is_heard();
-    let before = waiting.times();
-    assert_eq!(release(&store, "y", "a:1"), Released::Released);
-    wait::until("it is woken", || waiting.times() > before);
+    assert!(panics.0.0.load(SeqCst) > 0);
+    // A release wakes the bomb, and the watch goes on.
+    waiting.iter().for_each(|one| one.place.looks());
+    bomb.looks();
+    let bombs = panics.0.0.load(SeqCst);
+    let before = waiting[2].times();
+    for name in ["x", "y"] {
+        granted(&other, name, "a:1");
+        assert_eq!(release(&other, name, "a:1"), Released::Released);
+    }
+    wait::until("it is woken", || waiting[2].times() > before);
+    assert!(panics.0.0.load(SeqCst) > bombs && listens(&store));
 }
 
 #[test]

@@ -13,7 +13,7 @@ use std::task::Waker;
 use ahash::RandomState;
 
 use super::Watch;
-use crate::sync::{Arc, Mutex, Origin};
+use crate::sync::{Arc, Mutex, Origin, catch_panic};
 
 /// The callers of this process that wait for names of a store, in one queue for each name. For stores that
 /// announce releases: they return a place in a queue from [`LeaseStore::watch`](crate::LeaseStore::watch).
@@ -21,6 +21,8 @@ use crate::sync::{Arc, Mutex, Origin};
 /// A release wakes the caller that has waited longest, of those that were not woken already. The woken
 /// caller asks for the name. If another process was faster, the caller keeps its place. If the caller
 /// gives up without having asked, the drop of its place wakes the next one.
+///
+/// A waker that panics is passed over, and keeps nobody else from being woken.
 ///
 /// Clones share the queues. In a forked copy of the process, places do nothing. Do not call a method of the
 /// queues there, since another thread may have held their lock at the fork.
@@ -96,7 +98,7 @@ impl WaitQueue {
         };
         // Without the lock: a waker is a runtime's code.
         if let Some(waker) = waker {
-            waker.wake();
+            wake(waker);
         }
     }
 
@@ -107,7 +109,7 @@ impl WaitQueue {
             one.woken = true;
             wakers.push(one.waker.clone());
         }
-        wakers.into_iter().for_each(Waker::wake);
+        wakers.into_iter().for_each(wake);
     }
 
     /// Returns whether a caller waits for `name`.
@@ -121,6 +123,11 @@ impl WaitQueue {
     pub fn is_empty(&self) -> bool {
         self.0.lock().names.is_empty()
     }
+}
+
+/// A waker that panics keeps nobody else from being woken.
+fn wake(waker: Waker) {
+    let _ = catch_panic(|| waker.wake());
 }
 
 /// The place of one caller in a queue.
@@ -227,6 +234,31 @@ mod tests {
         assert!(wait_queue.is_empty());
         wait_queue.released("x");
         assert_eq!(rung(&[&b]), [1]);
+    }
+
+    #[test]
+    fn a_waker_that_panics_keeps_nobody_from_being_woken() {
+        struct Bomb;
+
+        impl Wake for Bomb {
+            fn wake(self: Arc<Self>) {
+                panic!("on purpose");
+            }
+        }
+
+        let wait_queue = WaitQueue::default();
+        let bomb = Waker::from(Arc::new(Bomb));
+        let _places = ["x", "y", "z"].map(|name| wait_queue.watch(name, &bomb));
+        let waiters = ["x", "y", "z"].map(|name| waiter(&wait_queue, name));
+        wait_queue.all_may_be_free();
+        waiters.iter().for_each(|(_, place)| place.looks());
+        // The bomb is woken first where it has asked since.
+        let again = wait_queue.watch("w", &bomb);
+        wait_queue.released("w");
+        drop(again);
+        wait_queue.released("x");
+        let rung = waiters.each_ref().map(|(bell, _)| bell.0.load(SeqCst));
+        assert_eq!(rung, [2, 1, 1]);
     }
 
     #[test]
