@@ -297,12 +297,13 @@ fn a_name_that_is_twice_in_a_batch_has_two_answers() {
 #[test]
 #[cfg_attr(not(has_etcd), ignore = "needs: apt-get install etcd-server")]
 fn batches_that_compete_share_the_names_and_leave_no_lease_behind() {
-    let place = place();
+    let server = Server::start();
+    let open = || EtcdStore::open(&server.url()).unwrap();
     let names: Vec<_> = (0..60).map(|at| format!("n{at}")).collect();
     let all: Vec<_> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..4)
             .map(|thread| {
-                let (store, names) = (place.store(), &names);
+                let (store, names) = (open(), &names);
                 scope.spawn(move || {
                     let owner = format!("{thread}");
                     let mut claims: Vec<_> = names.iter().map(|name| claim(name, &owner)).collect();
@@ -323,11 +324,35 @@ fn batches_that_compete_share_the_names_and_leave_no_lease_behind() {
             .collect()
     });
     assert_eq!(all.iter().sum::<usize>(), 60, "{all:?}");
-    let page = place
-        .store()
-        .list("", &LockPaging::first(100), LIMIT)
-        .unwrap();
+    let store = open();
+    let page = store.list("", &LockPaging::first(100), LIMIT).unwrap();
     assert_eq!(page.locks.len(), 60);
+    let leases = || {
+        let answer = server.post("/v3/lease/leases", "{}");
+        assert!(answer.contains(r#""header""#), "{answer}");
+        answer.matches(r#""ID""#).count()
+    };
+    assert_eq!(leases(), 60);
+    for name in &names {
+        let owner = (0..4).map(|thread| thread.to_string());
+        let owner = owner.into_iter().find(|owner| {
+            // Who has it is granted it again, and the others are not.
+            let answer = acquire(&store, name, owner);
+            matches!(answer, Ok(Acquired::Granted { .. }))
+        });
+        let owner = owner.expect("somebody has it");
+        let longer = Renewal::new(name, Secret::new(&owner), 2 * LEASE);
+        assert_eq!(renew(&store, &[longer]), [Outcome::Renewed]);
+        let rest = Holding::new(name, Secret::new(&owner)).after(LEASE);
+        if *name == names[0] {
+            let released = store.release_many(Destination::default(), &[rest], LIMIT);
+            assert_eq!(released, Ok(vec![Ok(Released::Released)]));
+            assert_eq!(leases(), 60);
+        } else {
+            assert_eq!(release(&store, name, &owner), Released::Released);
+        }
+    }
+    assert_eq!(leases(), 1);
 }
 
 #[test]
