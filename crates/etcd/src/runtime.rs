@@ -111,11 +111,15 @@ impl OwnThread {
     }
 }
 
+/// The most threads that look up names of servers. Lookups that hang outlive the attempt to connect.
+const LOOKUPS: usize = 4;
+
 fn start() -> std::io::Result<Running> {
     let runtime = Builder::new_current_thread()
         .enable_io()
         .enable_time()
         .thread_name("tb-etcd-name")
+        .max_blocking_threads(LOOKUPS)
         .build()?;
     let handle = runtime.handle().clone();
     let (ends, ended) = oneshot::channel::<()>();
