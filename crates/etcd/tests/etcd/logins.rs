@@ -1,5 +1,6 @@
 //! Users, roles and certificates.
 
+#[cfg(feature = "tls")]
 use std::fs;
 use std::thread;
 use std::time::Duration;
