@@ -77,7 +77,6 @@ struct Shared {
     origin: Origin,
 }
 
-
 impl MemoryStore {
     /// Creates a store on [`Clock::boottime`].
     #[cfg(not(loom))]
