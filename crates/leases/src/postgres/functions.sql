@@ -488,7 +488,8 @@ begin
   if p_mode > 0 then
     place := v_place;
     number := greatest((extract(epoch from v_now) * 1000000)::bigint, v_row.token + 1);
-    update tourbillon_leases.lease l set token = number, turn = null where l.name = p_row.name;
+    -- The name may be an old one, whose row sweep_1 would delete.
+    update tourbillon_leases.lease l set token = number, turn = null, ends = v_now where l.name = p_row.name;
   end if;
   if p_waited > 0 and v_row.waiter = p_store then
     -- The wait that is noted for this store may be over now. Others of it note theirs when they ask again.
@@ -1005,7 +1006,7 @@ begin
     select l.name from tourbillon_leases.lease l
     where l.name > coalesce(p_after, '') and l.name <= v_last
       and l.ends < clock_timestamp() - p_life * interval '1 microsecond'
-      -- The first holder of a shared name has set `ends`, and others join only while there is one.
+      -- The first holder of a shared name and each permit have set `ends`. Readers join only while there is one.
       and not exists (select from tourbillon_leases.lease_share s where s.name = l.name)
     order by l.name for update skip locked
   ));
