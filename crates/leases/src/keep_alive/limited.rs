@@ -48,8 +48,9 @@ pub(crate) fn without_threads() -> StoreError {
 }
 
 impl Timers {
-    /// Returns a call, which waits for the answer until `limit` after `sent`, which is the present
-    /// moment. It is awaited at once. In a forked copy of the process it fails.
+    /// Returns a call that waits for its answer until `limit` after `sent`. `sent` must be the
+    /// present moment, and the caller must await the call at once. In a forked copy of the process
+    /// the call fails.
     pub(crate) fn call<'a, T>(
         &'a self,
         sent: Time,
@@ -183,8 +184,8 @@ impl<'a> Alarm<'a> {
         if parks_until(context.waker(), self.timers.address(), at) {
             return true;
         }
-        // The future may have moved to another task, which needs an alarm of its own. An alarm for
-        // this moment is still armed, since no timer is early. So its waker is still there.
+        // The future may have moved to another task, which needs an alarm of its own. A timer for
+        // this moment is still armed, since no timer is early. So that timer still has its waker.
         let same = |armed: &Armed| armed.at == at && armed.waker == waker_address(context.waker());
         if self.armed.as_ref().is_some_and(same) {
             return true;

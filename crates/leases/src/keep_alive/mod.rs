@@ -89,14 +89,14 @@ use renewal_loop::RenewalLoop;
 /// notified.
 ///
 /// - The renewal function returns a future, which workers poll. For leases of one destination and of
-///   similar length (between two powers of two), one call is under way at a time. It ends at its
-///   [limit](Batch::limit): then its future is dropped, and its renewals have failed. So neither a
-///   call that hangs nor one that panics delays another destination, or ends renewals.
-/// - A function that blocks is wrapped in [`blocking`], which calls it on threads of its own.
-/// - It has no threads of its own, and runs on the [runtime](tourbillon::Runtime) of the process,
-///   unless [its builder](KeepAliveBuilder::own_threads) is told otherwise. A scheduler starts with
-///   the first key, and another one for a callback. They end when the last clone of the `KeepAlive`,
-///   the last [`KeepGuard`], and a call that is under way are gone.
+///   similar length (between two powers of two), one call is under way at a time. At the
+///   [limit](Batch::limit) of the call, its future is dropped, and its renewals have failed. So a
+///   call that hangs or panics neither delays another destination nor ends the renewals.
+/// - Wrap a function that blocks in [`blocking`], which calls it on threads of its own.
+/// - A `KeepAlive` has no threads of its own, and runs on the [runtime](tourbillon::Runtime) of the
+///   process. [Its builder](KeepAliveBuilder::own_threads) can change that. A scheduler starts with
+///   the first key, and another one for a callback. They end after the drop of the last clone of the
+///   `KeepAlive` and of the last [`KeepGuard`], and after a call that is under way.
 /// - Events reach a [callback](KeepAliveBuilder::on_event) or a [channel](Self::events). No event
 ///   can hold up a renewal.
 ///

@@ -44,8 +44,8 @@ struct SlotState {
 }
 
 impl PollSlots {
-    /// Polls a task on this thread. If [`MAX_POLLS`] run already, the thread of the first one that ends
-    /// does so.
+    /// Polls a task on this thread. If [`MAX_POLLS`] polls run already, the thread whose poll ends first
+    /// polls the task.
     pub(super) fn poll(&self, task: Arc<WorkerTask<PollsTask>>) {
         {
             let mut state = self.0.lock();

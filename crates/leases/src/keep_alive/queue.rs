@@ -9,10 +9,10 @@
 //!
 //! - **QUEUE-1** A queue has one flush at a time, and only this flush takes items from it.
 //! - **QUEUE-2** While items are in the queue, a flush runs or is armed. Whoever queues an item arms
-//!   a flush, unless one runs. A flush ends under the lock under which it has found the queue
-//!   empty. The exception is a flush that is dropped amid a batch: then its owner sees to the items
-//!   that are left. For renewals the next round of each registration arms another flush, and for
-//!   releases BACKGROUND-1 holds.
+//!   a flush, unless one runs. A flush takes the lock once to find the queue empty and to end. The
+//!   exception is a flush that is dropped in the middle of a batch: then its owner takes care of the
+//!   remaining items. For renewals, the next round of each registration arms another flush. For
+//!   releases, BACKGROUND-1 holds.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

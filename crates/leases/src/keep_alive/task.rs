@@ -1,9 +1,9 @@
 //! Futures that workers poll.
 //!
-//! - **TASK-1** Each wake-up is followed by a poll that begins after it. A wake-up sets a mark, and
-//!   has a worker poll, unless a worker is about to or does so just now. A poll takes the mark away
-//!   before it begins. After it the worker looks at the mark again, under the lock under which it
-//!   notes that nobody polls. So wake-ups that come together cost one poll.
+//! - **TASK-1** After each wake-up, a new poll begins. A wake-up sets a mark. It also asks a worker to
+//!   poll, unless a worker polls already or is about to. A poll clears the mark before it begins.
+//!   After a poll, the worker takes the lock once to check the mark again, and to note that nobody
+//!   polls if the mark is not set. So wake-ups that come together cost one poll.
 //! - **TASK-2** One thread polls at a time. The future is neither polled nor dropped under the lock,
 //!   nor in a wake-up.
 //!

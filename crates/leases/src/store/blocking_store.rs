@@ -46,10 +46,10 @@ pub(crate) const BACKGROUND_BOUNDS: CallBounds = CallBounds {
 /// so they also give back what such a call has asked for. The looks for those who follow a lock run
 /// on these threads, too.
 ///
-/// Renewals in the background have other threads than these, and so have releases in the background
-/// together with notes that a caller has left: at most 192 for each of both, and at most three of
-/// them for one destination. So up to 63 destinations may hang, and the renewals and releases of the
-/// others go on.
+/// Renewals in the background have threads of their own. Releases in the background, together with
+/// notes that a caller has left, also have threads of their own. Each of these two groups has at most
+/// 192 threads, and at most three of them are for one destination. So up to 63 destinations may hang,
+/// and the renewals and releases of the others go on.
 ///
 /// A thread that waits for the answer, as in [`wait`](crate::LeaseFuture::wait), calls the store
 /// itself. Such a call needs no thread of the store, and the bounds do not hold for it.

@@ -65,13 +65,13 @@ impl<'a> Claim<'a> {
     /// of handing a name over, so the throughput stays high, and short for a caller that waits.
     pub const TURN: Duration = Duration::from_millis(20);
 
-    /// For so long after its last claim a caller counts as [waiting](Self::waits): 1.5 s. While a
-    /// caller in another [mode](Self::mode) waits, nobody joins the holders of a name that is shared or
-    /// held with permits. The stores of this crate tell waiting callers that they have to ask such a name
-    /// again within a second, whatever [`poll`](crate::LeasesBuilder::poll) is.
+    /// The time after its last claim for which a caller counts as [waiting](Self::waits): 1.5 s. While
+    /// a caller in another [mode](Self::mode) waits, nobody joins the holders of a name that is shared
+    /// or held with permits. The stores of this crate make callers that wait for such a name ask again
+    /// within a second, whatever [`poll`](crate::LeasesBuilder::poll) is.
     pub const RECENT: Duration = Duration::from_millis(1_500);
 
-    /// Who waits for a name that is shared has to ask again after so long at the latest.
+    /// The longest delay between two attempts of a caller that waits for a shared name.
     pub(crate) const AGAIN: Duration = Duration::from_secs(1);
 
     /// Creates a claim of a caller that does not wait.
@@ -162,16 +162,16 @@ pub enum Acquired {
     /// The owner holds the name for a full lease.
     Granted {
         /// The token, which is greater than that of every earlier grant of the name. Only readers who
-        /// hold the name at one time have one token.
+        /// hold the name at the same time have the same token.
         token: u64,
         /// The place of a [permit](Mode::Permit), from 0. Else 0.
         place: u32,
     },
     /// Somebody else holds the name, or all of its permits, or holds it in another mode.
     Held {
-        /// How long that lasts, unless a lease is renewed: until the first permit ends for a caller
-        /// that waits for a permit, and until the last lease ends for one that waits for a free name.
-        /// It may be less.
+        /// The time until the caller may get the name, if nobody renews a lease. For a caller that
+        /// waits for a permit, it is the time until the first permit ends. For a caller that waits
+        /// for a free name, it is the time until the last lease ends. A store may return less.
         remaining: Duration,
     },
 }

@@ -75,18 +75,19 @@ pub enum Fault {
     Fail(StoreError),
     /// The call is executed, and its answer is lost: the caller gets this error.
     LoseAnswer(StoreError),
-    /// The call is executed. Then this function runs, on the caller's thread and without a lock,
-    /// before the call returns. If the function blocks, it blocks whoever polls the call: the thread
-    /// or the task that waits for it, or a worker of the leases. To imitate a call that hangs, use
-    /// [`Hang`](Self::Hang), or wrap the store in a [`BlockingStore`](crate::BlockingStore).
+    /// The call is executed. Then this function runs before the call returns, without a lock, on the
+    /// thread that polls the call. This is a thread that waits for the call, a thread that runs the
+    /// task of the caller, or a worker of the leases. A function that blocks also blocks that thread.
+    /// To imitate a call that hangs, use [`Hang`](Self::Hang), or wrap the store in a
+    /// [`BlockingStore`](crate::BlockingStore).
     Then(Box<dyn FnOnce() + Send>),
     /// The items at these positions of a batch of acquires, renewals or releases fail with the
     /// error. All other items, and all calls without a batch, are executed.
     Some(Vec<usize>, StoreError),
-    /// The call has no answer, and no thread is blocked. When faults are
-    /// [healed](crate::MemoryStore::heal), or others injected, the store asks anew what happens to the
-    /// call, unless its limit has ended it. With [`Steps`](crate::Steps) that limit comes only when the
-    /// clock is moved: a thread that `wait()`s for the call can't do that itself.
+    /// The call gets no answer, and its polls do not block. It ends at its limit. If a test
+    /// [heals](crate::MemoryStore::heal) the store or injects other faults before that, the store
+    /// decides again what happens to the call. With [`Steps`](crate::Steps), the limit is reached only
+    /// when the test moves the clock. A thread that blocks in `wait()` for the call can't move it.
     Hang,
 }
 

@@ -77,13 +77,13 @@ pub use wait_queue::WaitQueue;
 ///   context of that runtime. Without `TokioStore` awaited calls work in a task of tokio, but
 ///   renewals fail.
 /// - A poll must not block. Wrap a store whose client blocks in a [`BlockingStore`]. Each poll in the
-///   background that blocks keeps a worker of the leases, and no limit ends the call. If 240 block at
-///   one time, nothing else is polled in the background, and locks are lost. Limits of callers, and
-///   what reports a loss, go on.
-/// - For leases of about one length, each destination has one call for renewals and one for releases
+///   background that blocks occupies a worker of the leases, and no limit ends the call. If 240 such
+///   polls block at one time, the leases poll nothing else in the background, and locks are lost. The
+///   leases still apply the limits of callers, and still report losses.
+/// - For leases of similar length, each destination has one call for renewals and one for releases
 ///   in the background at one time. At most eight further calls note that a caller has
-///   [left](Self::leave), and each follower of a lock has one. A call that is pending does not delay
-///   calls to other destinations, however many are.
+///   [left](Self::leave), and each follower of a lock has one further call. Pending calls do not delay
+///   calls to other destinations, whatever their number.
 /// - A future that is pending when its `limit` is over is dropped, and the call counts as
 ///   [`StoreError::Unavailable`]. A future is also dropped with the task that awaits the call. It
 ///   must be safe to drop it at each `await`: a connection in the middle of an exchange must not be

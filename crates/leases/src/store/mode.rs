@@ -1,17 +1,17 @@
 //! The modes in which a name is held. All stores that [share](crate::LeaseStore::can_share) names keep
 //! these rules:
 //!
-//! - **SHARE-1** All holders of a name hold it in one mode: one holder alone, readers, or permits of one
-//!   number. A caller in another mode waits until the last holder has gone.
-//! - **SHARE-2** No two permits have one place. A new permit gets the lowest free one.
-//! - **SHARE-3** Nobody joins the holders while a caller in another mode waits that has asked within the
-//!   last 1.5 s ([`Claim::RECENT`](crate::Claim::RECENT)). So readers that come one after the other do not
-//!   keep a writer out. A store tells a caller that waits for a shared name that it
-//!   is to ask again within a second, also if the name will be held for longer.
-//! - **SHARE-4** A grant that leaves room for others wakes the next waiting caller. So all waiting readers
-//!   get in when one of them does, and so many callers as there are places.
-//! - **SHARE-5** Readers have the token of the first of them, as long as one of them holds the name. Each
-//!   permit has a token of its own. All of these are greater than those of earlier holders.
+//! - **SHARE-1** All holders of a name hold it in the same mode: one holder alone, readers, or permits
+//!   with the same `of`. A caller in another mode waits until the last holder has gone.
+//! - **SHARE-2** No two permits have the same place. A new permit gets the lowest free place.
+//! - **SHARE-3** A waiting caller counts as waiting for 1.5 s after it has asked
+//!   ([`Claim::RECENT`](crate::Claim::RECENT)). While a caller in another mode waits, nobody joins the
+//!   holders. So readers that come one after the other do not keep a writer out. A store makes a caller
+//!   that waits for a shared name ask again within a second, even if the name will be held for longer.
+//! - **SHARE-4** A grant that leaves room for others wakes the next waiting caller. So if one waiting
+//!   reader gets in, all of them do, and waiting callers get all free permits.
+//! - **SHARE-5** While at least one reader holds the name, all readers have the token of the first of
+//!   them. Each permit has a token of its own. These tokens are greater than those of earlier holders.
 //! - **SHARE-6** Each holder has a lease of its own. When it has run out, its place is free.
 
 use std::fmt;
