@@ -307,15 +307,19 @@ fn one_copy<S: LeaseStore + Clone + Debug>(
         assert!(began.is_pending(), "{began:?}");
         waiting
     };
+    let fixed = format!("fixed-{number}");
+    let fixed = leases.lock(&fixed);
+    let fixed = match store.can_share() {
+        true => fixed.permit_of(2),
+        false => fixed,
+    };
     let inherited = Inherited {
         store: store.clone(),
         leases: Leases::clone(leases),
         own: Leases::clone(original.own),
         runtime: original.runtime.clone(),
         again: guard.again().expect("it is held"),
-        fixed: leases
-            .lock(&format!("fixed-{number}"))
-            .permit_of(2)
+        fixed: fixed
             .lease(LEASE)
             .not_renewed()
             .at_once()
