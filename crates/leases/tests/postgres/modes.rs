@@ -11,7 +11,7 @@ use kit::wait::until;
 use kit::wakes::{Wakes, poll};
 use tourbillon_leases::{
     Acquired, Claim, Destination, Holding, Leases, LockError, LockPaging, Mode, Outcome,
-    PostgresStore, Released, Renewal, Secret, StoreError,
+    PostgresStore, ReleaseError, Released, Renewal, Secret, StoreError,
 };
 
 use crate::calls::{Calls, wait};
@@ -246,7 +246,14 @@ fn no_two_of_several_processes_have_one_place() {
                 grants.fetch_add(1, SeqCst);
                 thread::sleep(MS);
                 place.store(false, SeqCst);
-                guard.release().wait().unwrap();
+                // On a busy machine the row may be locked for too long. Then it is given back in the background.
+                let released = guard.release().wait();
+                let unavailable =
+                    |error: &_| matches!(error, ReleaseError::Store(StoreError::Unavailable(_)));
+                assert!(
+                    released.as_ref().err().is_none_or(unavailable),
+                    "{released:?}"
+                );
             }
         })
     };
@@ -255,7 +262,7 @@ fn no_two_of_several_processes_have_one_place() {
         worker.join().unwrap();
     }
     assert_eq!(grants.load(SeqCst), 240);
-    assert_eq!(rows(&database), 0);
+    until("all is given back", || rows(&database) == 0);
 }
 
 /// A name that is free, or that others take at the same moment, is refused to nobody.
