@@ -62,6 +62,31 @@ impl WebDriverCompatibleCommand for Other {
     }
 }
 
+/// Starts the driver. Returns its port, unless it has ended at once.
+fn driver(folder: &Path) -> Option<(Child, u16)> {
+    let mut driver = Command::new("chromedriver")
+        .arg("--port=0")
+        .env("TMPDIR", folder)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("chromedriver starts");
+    let mut lines = BufReader::new(driver.stdout.take().expect("its output")).lines();
+    let port = lines.find_map(|line| {
+        let line = line.expect("it is text");
+        let (_, port) = line.split_once("started successfully on port ")?;
+        port.trim_end_matches('.').parse().ok()
+    });
+    let Some(port) = port else {
+        let _ = driver.wait();
+        return None;
+    };
+    // Nobody reads what it says later.
+    std::thread::spawn(move || lines.for_each(drop));
+    Some((driver, port))
+}
+
 impl Browser {
     pub(crate) async fn open() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -70,23 +95,9 @@ impl Browser {
         let name = format!("browser-{}-{number}", std::process::id());
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         std::fs::create_dir_all(&folder).expect("a folder");
-        let mut driver = Command::new("chromedriver")
-            .arg("--port=0")
-            .env("TMPDIR", &folder)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("chromedriver starts");
-        let mut lines = BufReader::new(driver.stdout.take().expect("its output")).lines();
-        let port = lines.find_map(|line| {
-            let line = line.expect("it is text");
-            let (_, port) = line.split_once("started successfully on port ")?;
-            port.trim_end_matches('.').parse().ok()
-        });
-        let port: u16 = port.expect("it says its port");
-        // Nobody reads what it says later.
-        std::thread::spawn(move || lines.for_each(drop));
+        // It takes a port that is free for one version of IP, and ends if another program has it for the other one.
+        let mut tries = (0..5).filter_map(|_| driver(&folder));
+        let (driver, port) = tries.next().expect("chromedriver says its port");
         let options = json!({
             "args": ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=1100,900"],
         });
