@@ -1,4 +1,4 @@
-//! How waiting callers are told of names that become free.
+//! Wakes waiting callers when a name becomes free.
 //!
 //! While callers of the store wait, one watch on its prefix tells of each key that is deleted, whether it was released
 //! or its lease has run out.
@@ -7,8 +7,8 @@
 //!   is missed, however long there was no watch. A watch from the revision of the refusal would not need this wake-up, but
 //!   that revision may be compacted, and differs from caller to caller.
 //! - **ETCDWATCH-2** While there is no watch, releases of this store wake its own callers, and all ask at intervals.
-//! - **ETCDWATCH-3** Either the task runs, or nobody waits, or somebody who waits is just starting it. The decision to
-//!   end is made under the lock under which a caller that has begun to wait looks whether the task runs.
+//! - **ETCDWATCH-3** While callers wait, the task runs, or one of them is about to start it. A caller that begins to wait
+//!   takes a lock to look whether the task runs. The task takes the same lock to decide that it ends.
 
 use std::pin::pin;
 use std::time::Duration;

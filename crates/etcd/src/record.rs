@@ -1,4 +1,4 @@
-//! What is stored beside a name.
+//! The value of a key: the record that the store keeps of a holding.
 
 use std::fmt::Write;
 

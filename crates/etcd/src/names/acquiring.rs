@@ -20,7 +20,7 @@ pub(crate) struct Wanted {
     pub(crate) record: Record,
 }
 
-/// What is known of a name during an acquire.
+/// The state of a name, as an acquire has found or changed it.
 enum Standing {
     Free,
     /// Somebody else has it.

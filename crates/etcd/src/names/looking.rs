@@ -1,4 +1,4 @@
-//! Who holds which name.
+//! The holder of a name, and pages of names that are held.
 
 use futures_util::future::try_join_all;
 use tourbillon_leases::{HeldLock, Holder, LockPage, LockPaging, StoreError};

@@ -117,7 +117,7 @@ impl Names {
         if !leases.is_empty() {
             lives = self.exchange.keep_alive(&leases).await?;
         }
-        // What is to be confirmed: the place of each, and by which term it lives.
+        // The second read confirms these: the place of each, the term of its answer, and whether it is alive.
         let mut lives = lives.into_iter();
         let mut confirms = Vec::new();
         let mut answers = Vec::new();

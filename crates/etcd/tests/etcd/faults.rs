@@ -112,7 +112,7 @@ fn a_connection_that_is_dead_costs_one_call() {
     granted(&store, "x", "a:1");
     for way in [Way::Up, Way::Down] {
         let connections = proxy.seen().connections;
-        // What has passed is lost with its connection. New ones work.
+        // The connection of the swallowed call is lost. New connections work.
         proxy.begin(Trouble::Swallow, way);
         let start = Instant::now();
         let lost = store.acquire(&claim("y", "a:1"), 200 * MS);

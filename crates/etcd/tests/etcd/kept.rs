@@ -48,7 +48,7 @@ fn a_released_name_stays_locked_for_its_rest() {
     assert!(holder.remaining <= 10 * S);
     let answer = leases.lock("x").at_once().wait();
     assert!(matches!(answer, Err(LockError::Held { .. })), "{answer:?}");
-    // A dropped guard, in the background; who waits gets it when the rest is over.
+    // A dropped guard is released in the background. A waiting caller gets the name when the rest is over.
     drop(
         leases
             .lock("y")

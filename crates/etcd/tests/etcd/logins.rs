@@ -76,7 +76,7 @@ fn users_need_a_password_and_the_rights_to_the_prefix() {
         refused(&answer, &[words]);
         assert!(!format!("{answer:?}{store:?}").contains("p@:/%"));
     }
-    // Who may only read is not granted what it could not release.
+    // A user who may only read is granted nothing, since it could not release it.
     let reader = open("reader:r@");
     refused(&reader.check(LIMIT), &["needs to read and write"]);
     refused(&acquire(&reader, "y", "b:1"), &["needs to read and write"]);

@@ -108,7 +108,7 @@ fn a_repeated_acquire_and_a_late_renewal_shorten_nothing() {
     let longer = Renewal::new("x", secret, 2 * LEASE).never_shortening();
     assert_eq!(renew(&store, &[longer]), [Outcome::Renewed]);
     assert!(remaining(&store, "x") > LEASE);
-    // What is left of the long lease is more than this one, and then less.
+    // At first the long lease has more time left than this one is long. Later it has less.
     let shorter = Renewal::new("x", secret, 2 * LEASE - S).never_shortening();
     wait::until("the shorter one is more", || {
         assert_eq!(renew(&store, &[shorter]), [Outcome::Renewed]);
